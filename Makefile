@@ -1,0 +1,29 @@
+# Everything works from a fresh clone: each target first makes .venv, once, with the project installed into it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format engine
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: .venv/installed  ## sweep the embedded engine over real HTTP; print the table and where the curve is
+	$(BIN)/loadgen run sim:llama-3.1-8b@h100,max_num_seqs=32 --concurrency 1..64 --input 256 --output 64 --duration 8s
+
+test: .venv/installed  ## the unit tests, under a minute
+	$(BIN)/pytest
+
+check: .venv/installed  ## the gate: format, lint, strict types, tests with warnings as errors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+engine: .venv/installed  ## against a real vLLM; ENGINE_URL=http://host:port tests your own instead of installing one
+	$(BIN)/pytest tests/engine --timeout 900
