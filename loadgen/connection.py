@@ -1,0 +1,369 @@
+"""One HTTP/1.1 connection whose received bytes carry the kernel's time of arrival.
+
+Rules:
+- A read takes what the socket has, stamps it, feeds the parser and returns. Nothing in it waits.
+- The stamp is that of the last segment in the read (SO_TIMESTAMPNS). Without one, the time of the read stands in, and
+  is counted.
+- One request at a time. When its message is complete the connection is offered for reuse before anyone is woken.
+- Whatever goes wrong ends the request's `Arrivals` with an httpx error, and the connection with it.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+
+import httptools
+import httpx
+
+from loadgen.clock import wall_ns
+
+SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
+READ_BYTES = 65536
+GATHER_BYTES = 65536
+HEAD_LIMIT_BYTES = 262_144
+END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker before it is taken as ended
+
+_CONTROL_BYTES = socket.CMSG_SPACE(16)
+_TIMESPEC = struct.Struct("qq")
+_END_MARKER = re.compile(rb"[\r\n]data: ?\[DONE\]")
+_END_MARKER_BYTES = 32
+
+
+class Arrivals:
+    """What came back for one request: times in ns of CLOCK_REALTIME, and body bytes as (stamp, bytes) in order.
+
+    `on_gathered` is called each time another 64 KiB lie here unread, so that a long stream never holds all its bytes.
+    """
+
+    __slots__ = (
+        "_awaiter",
+        "_gathered_bytes",
+        "_on_gathered",
+        "_tail",
+        "chunks",
+        "connect_ns",
+        "end_ns",
+        "ended",
+        "error",
+        "headers",
+        "headers_ns",
+        "last_ns",
+        "read_lag_ns",
+        "retries",
+        "sent_ns",
+        "status",
+        "unstamped_reads",
+    )
+
+    def __init__(self, on_gathered: Callable[[], None] | None = None) -> None:
+        self.connect_ns: int | None = None  # when a connection began to be opened for this request; None: reused
+        self.sent_ns = 0
+        self.headers_ns: int | None = None
+        self.last_ns = 0
+        self.end_ns = 0
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.chunks: list[tuple[int, bytes]] = []
+        self.read_lag_ns = 0
+        self.unstamped_reads = 0
+        self.retries = 0
+        self.ended = False
+        self.error: httpx.TransportError | None = None
+        self._awaiter: asyncio.Future[None] | None = None
+        self._on_gathered = on_gathered
+        self._gathered_bytes = 0
+        self._tail = b"\n"
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """The chunks gathered since the last call."""
+        chunks = self.chunks
+        self.chunks = []
+        self._gathered_bytes = 0
+        return chunks
+
+    def add(self, stamp_ns: int, body: bytes) -> bool:
+        """Append body bytes; True if they hold the end marker of an event stream."""
+        self.chunks.append((stamp_ns, body))
+        self._gathered_bytes += len(body)
+        if self._on_gathered is not None and self._gathered_bytes >= GATHER_BYTES:
+            self._gathered_bytes = 0
+            self._on_gathered()
+        tail = self._tail = (self._tail + body)[-_END_MARKER_BYTES:]
+        return _END_MARKER.search(tail) is not None
+
+    def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
+        self.end_ns = end_ns
+        self.error = error
+        self.ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        if self._awaiter is not None and not self._awaiter.done():
+            self._awaiter.set_result(None)
+
+    async def wait_headers(self) -> None:
+        while self.headers_ns is None and not self.ended:
+            await self._wait()
+
+    async def wait_end(self) -> None:
+        while not self.ended:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._awaiter = asyncio.get_running_loop().create_future()
+        await self._awaiter
+
+
+class Connection:
+    """A connected socket on the running loop. `on_idle(connection)` offers it for reuse; `closed` says it is gone."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        tls: "Tls | None",
+        on_idle: Callable[["Connection"], None],
+        on_closed: Callable[["Connection"], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._tls = tls
+        self._on_idle = on_idle
+        self._on_closed = on_closed
+        self._parser = httptools.HttpResponseParser(self)
+        self._arrivals: Arrivals | None = None
+        self._unsent = memoryview(b"")
+        self._parts: list[bytes] = []
+        self._head_bytes = 0
+        self._until_close = False
+        self._headers_complete = False
+        self._complete = False
+        self._stamp_ns = 0
+        self.closed = False
+        self._loop.add_reader(self._fd, self._on_readable)
+
+    def send(self, message: bytes, arrivals: Arrivals) -> None:
+        """Begin one request: `message` is its head and body. The response goes to `arrivals`."""
+        self._arrivals = arrivals
+        self._headers_complete = self._complete = self._until_close = False
+        self._head_bytes = 0
+        arrivals.headers = []
+        if self._tls is not None:
+            message = self._tls.encrypt(message)
+        arrivals.sent_ns = arrivals.last_ns = wall_ns()
+        self._write(message)
+
+    def close(self) -> None:
+        """Close at once, whatever is under way."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._sock.close()
+        self._on_closed(self)
+
+    def _write(self, message: bytes) -> None:
+        if self._unsent:  # earlier bytes still wait: keep the order
+            self._unsent = memoryview(bytes(self._unsent) + message)
+            return
+        try:
+            sent = self._sock.send(message)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            # The server may have answered before it hung up: let the read side find out.
+            self._unsent = memoryview(b"")
+            self._loop.call_soon(self._fail_unless_answered, error)
+            return
+        if sent < len(message):
+            self._unsent = memoryview(message)[sent:]
+            self._loop.add_writer(self._fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._unsent = memoryview(b"")
+            self._loop.remove_writer(self._fd)
+            self._fail_unless_answered(error)
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._fd)
+
+    def _fail_unless_answered(self, error: OSError) -> None:
+        if not self.closed:
+            self._on_readable()
+        if not self.closed and self._arrivals is not None and not self._headers_complete:
+            self._lost(error)
+
+    def _on_readable(self) -> None:
+        try:
+            data, control, _, _ = self._sock.recvmsg(READ_BYTES, _CONTROL_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        read_ns = stamp_ns = wall_ns()
+        if control and control[0][1] == SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
+            stamp_ns = seconds * 1_000_000_000 + nanoseconds
+        self._stamp_ns = stamp_ns
+        arrivals = self._arrivals
+        if not data or arrivals is None:  # end of file, or bytes that nobody asked for
+            self._lost(None)
+            return
+        arrivals.last_ns = read_ns
+        if stamp_ns == read_ns:
+            arrivals.unstamped_reads += 1
+        elif read_ns - stamp_ns > arrivals.read_lag_ns:
+            arrivals.read_lag_ns = read_ns - stamp_ns
+        if not self._headers_complete:
+            self._head_bytes += len(data)
+        try:
+            if self._tls is not None:
+                data = self._tls.decrypt(data)
+                self._flush_tls()
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, ssl.SSLError) as error:
+            self._take_parts(arrivals)
+            self._end(arrivals, httpx.RemoteProtocolError(f"not a valid HTTP response: {error}"))
+            return
+        self._after_feed(arrivals)
+
+    def _after_feed(self, arrivals: Arrivals) -> None:
+        marked = self._take_parts(arrivals)
+        if self._complete:
+            self._end(arrivals, None)
+        elif marked:
+            # Some servers keep the connection open after [DONE]: do not wait for them, but do let a terminating chunk
+            # that is on its way keep the connection usable.
+            self._loop.call_later(END_MARKER_GRACE_S, self._end_unless_complete, arrivals)
+        elif not self._headers_complete and self._head_bytes > HEAD_LIMIT_BYTES:
+            self._end(arrivals, httpx.RemoteProtocolError(f"response headers over {HEAD_LIMIT_BYTES} bytes"))
+
+    def _take_parts(self, arrivals: Arrivals) -> bool:
+        parts = self._parts
+        if not parts:
+            return False
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        return arrivals.add(self._stamp_ns, body)
+
+    def _end_unless_complete(self, arrivals: Arrivals) -> None:
+        if not arrivals.ended and self._arrivals is arrivals:
+            self._arrivals = None
+            self.close()
+            arrivals.finish(arrivals.last_ns)
+
+    def _end(self, arrivals: Arrivals, error: httpx.TransportError | None) -> None:
+        reusable = error is None and self._complete and self._parser.should_keep_alive() and not self._unsent
+        self._arrivals = None
+        if reusable:
+            self._on_idle(self)
+        else:
+            self.close()
+        arrivals.finish(self._stamp_ns, error)
+
+    def _lost(self, error: OSError | None) -> None:
+        arrivals = self._arrivals
+        self._arrivals = None
+        self.close()
+        if arrivals is None:
+            return
+        end_ns = self._stamp_ns = max(self._stamp_ns, arrivals.last_ns)
+        if error is None and self._headers_complete and self._until_close:
+            arrivals.finish(end_ns)
+        elif self._headers_complete:
+            arrivals.finish(end_ns, httpx.ReadError(f"connection lost in the middle of the answer ({_why(error)})"))
+        elif self._head_bytes:
+            text = f"connection lost in the middle of the response headers ({_why(error)})"
+            arrivals.finish(end_ns, httpx.RemoteProtocolError(text))
+        else:
+            arrivals.finish(end_ns, httpx.ReadError(f"connection lost before any answer ({_why(error)})"))
+
+    def _flush_tls(self) -> None:
+        assert self._tls is not None
+        if pending := self._tls.outgoing.read():  # a key update asks for an answer
+            self._write(pending)
+
+    # What httptools calls while it parses.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._arrivals is not None:
+            self._arrivals.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        arrivals = self._arrivals
+        status = self._parser.get_status_code()
+        if arrivals is None or status < 200:  # 100 Continue, 103 Early Hints: the answer is still to come
+            return
+        names = {name.lower() for name, _ in arrivals.headers}
+        self._until_close = b"content-length" not in names and b"transfer-encoding" not in names
+        self._headers_complete = True
+        arrivals.status = status
+        arrivals.headers_ns = self._stamp_ns
+        arrivals.wake()
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._headers_complete:
+            self._complete = True
+        elif self._arrivals is not None:
+            self._arrivals.headers = []
+
+
+class Tls:
+    """TLS over memory buffers, so that the ciphertext can be read with its stamps."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
+
+    async def handshake(self, sock: socket.socket) -> None:
+        """Raises ssl.SSLError, OSError; EOFError when the peer hangs up."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._ssl.do_handshake()
+            except ssl.SSLWantReadError:
+                await loop.sock_sendall(sock, self.outgoing.read())
+                data = await loop.sock_recv(sock, READ_BYTES)
+                if not data:
+                    raise EOFError("the server closed the connection during the TLS handshake") from None
+                self.incoming.write(data)
+            else:
+                await loop.sock_sendall(sock, self.outgoing.read())
+                return
+
+    def encrypt(self, data: bytes) -> bytes:
+        self._ssl.write(data)
+        return self.outgoing.read()
+
+    def decrypt(self, data: bytes) -> bytes:
+        self.incoming.write(data)
+        parts = []
+        while True:
+            try:
+                part = self._ssl.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:  # close notify: the end of file follows
+                break
+            if not part:
+                break
+            parts.append(part)
+        return b"".join(parts)
+
+
+def _why(error: OSError | None) -> str:
+    return "closed by the server" if error is None else (error.strerror or str(error)).lower()

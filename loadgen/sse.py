@@ -1,0 +1,103 @@
+"""Server-sent events out of bytes, by the rules of the WHATWG HTML standard (section 9.2), whatever the chunking.
+
+    a line ends with LF, CR LF or CR; a byte order mark at the start is skipped
+    "data: x" and "data:x" are the same; data lines of one event are joined by LF
+    a line that begins with ":" is a comment; id, retry and unknown fields are ignored; "event" is kept
+    a blank line ends the event; an event without data is none
+
+No I/O. An event is a pair (name, data) of bytes; the name is empty where the stream gives none.
+"""
+
+import re
+
+Event = tuple[bytes, bytes]
+
+LINE_LIMIT_BYTES = 16 * 2**20
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class LineTooLongError(ValueError):
+    """A line, or the data of one event, is over the limit."""
+
+
+class Decoder:
+    def __init__(self, line_limit_bytes: int = LINE_LIMIT_BYTES) -> None:
+        self._limit_bytes = line_limit_bytes
+        self._rest: list[bytes] = []  # pieces of a line whose end has not arrived
+        self._rest_bytes = 0
+        self._name = b""
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._at_start = True
+        self._after_cr = False
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that `chunk` completes. Raises LineTooLongError."""
+        # What nearly every chunk of a real server is: one event of one data line.
+        if (
+            chunk.startswith(b"data: {")
+            and chunk.endswith(b"}\n\n")
+            and chunk.count(b"\n") == 2
+            and b"\r" not in chunk
+            and not (self._rest or self._data or self._name)
+        ):
+            self._at_start = self._after_cr = False
+            return [(b"", chunk[6:-2])]
+        return self._feed_lines(chunk)
+
+    def flush(self) -> list[Event]:
+        """The event that the end of the stream cut off: the standard drops it, but servers forget the last blank line."""
+        events: list[Event] = []
+        if self._rest:
+            line = b"".join(self._rest)
+            self._rest = []
+            self._take(line, events)
+        self._take(b"", events)
+        return events
+
+    def _feed_lines(self, chunk: bytes) -> list[Event]:
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]  # the second half of a CR LF that was split between two chunks
+        if chunk:
+            self._after_cr = chunk.endswith(b"\r")
+        events: list[Event] = []
+        *lines, rest = _LINE_END.split(chunk)
+        for line in lines:
+            if self._rest:
+                self._rest.append(line)
+                line = b"".join(self._rest)
+                self._rest = []
+                self._rest_bytes = 0
+            self._take(line, events)
+        if rest:
+            self._rest.append(rest)
+            self._rest_bytes += len(rest)
+            self._check(self._rest_bytes)
+        return events
+
+    def _take(self, line: bytes, events: list[Event]) -> None:
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        self._check(len(line))
+        if not line:
+            if self._data:
+                events.append((self._name, b"\n".join(self._data)))
+                self._data = []
+                self._data_bytes = 0
+            self._name = b""
+            return
+        field, _, value = line.partition(b":")
+        if value.startswith(b" "):
+            value = value[1:]
+        if field == b"data":
+            self._data.append(value)
+            self._data_bytes += len(value)
+            self._check(self._data_bytes)
+        elif field == b"event":
+            self._name = value
+
+    def _check(self, size: int) -> None:
+        if size > self._limit_bytes:
+            raise LineTooLongError(f"an event of over {self._limit_bytes} bytes")

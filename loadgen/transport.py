@@ -1,0 +1,192 @@
+"""An httpx transport whose response bytes carry kernel time stamps: a pool without a cap over `Connection`.
+
+    sent        the first byte of a request is handed to the kernel on a connection that is ready
+    arrivals    a caller that puts an `Arrivals` into `request.extensions["arrivals"]` finds every body chunk with its
+                stamp in it; any other caller (control requests) reads the response as with any httpx transport
+    errors      httpx.ConnectTimeout, ConnectError (its cause is an ssl.SSLError where TLS failed), ReadError,
+                RemoteProtocolError, ReadTimeout (control requests only: an exchange keeps its own time limits)
+
+One retry, and only one: a reused connection that died before any byte of the answer was idle for too long, and says
+nothing of the server. It is counted in `Arrivals.retries`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import AsyncIterator
+
+import httpx
+
+from loadgen.clock import wall_ns
+from loadgen.connection import SO_TIMESTAMPNS, Arrivals, Connection, Tls
+
+_Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+class StampedTransport(httpx.AsyncBaseTransport):
+    def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
+        self._ssl_context = ssl_context
+        self._idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._addresses: dict[tuple[str, int], list[_Address]] = {}
+        # The kernel starts stamping lazily, for the whole host, with the first socket that asks: keep one that asks.
+        self._keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        _ask_for_stamps(self._keeper)
+        self.connections_opened = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        arrivals = request.extensions.get("arrivals")
+        limits = request.extensions.get("timeout", {})
+        if arrivals is None:
+            arrivals = Arrivals()
+        message = _message(request, await request.aread())
+        key = (request.url.scheme, request.url.host, _port(request.url))
+        async with _read_limit(limits.get("read")):
+            connection = await self._exchange_headers(key, message, arrivals, limits.get("connect"))
+        if arrivals.headers_ns is None:
+            assert arrivals.error is not None
+            raise arrivals.error
+        stream = _Body(connection, arrivals, limits.get("read"))
+        return httpx.Response(arrivals.status, headers=arrivals.headers, stream=stream)
+
+    async def aclose(self) -> None:
+        for connection in list(self._open):
+            connection.close()
+        self._keeper.close()
+
+    async def _exchange_headers(
+        self, key: tuple[str, str, int], message: bytes, arrivals: Arrivals, connect_s: float | None
+    ) -> Connection:
+        while True:
+            idle = self._idle.get(key)
+            reused = bool(idle)
+            connection = idle.pop() if idle else await self._connect(key, arrivals, connect_s)
+            try:
+                connection.send(message, arrivals)
+                await arrivals.wait_headers()
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            died_unheard = isinstance(arrivals.error, httpx.ReadError) and arrivals.headers_ns is None
+            if not (died_unheard and reused and arrivals.retries == 0):
+                return connection
+            arrivals.retries += 1
+            arrivals.ended = False
+            arrivals.error = None
+
+    async def _connect(self, key: tuple[str, str, int], arrivals: Arrivals, connect_s: float | None) -> Connection:
+        scheme, host, port = key
+        arrivals.connect_ns = wall_ns()
+        try:
+            async with asyncio.timeout(connect_s):
+                sock = await self._connected_socket(host, port)
+                try:
+                    tls = await self._handshaken(sock, host) if scheme == "https" else None
+                except BaseException:
+                    sock.close()
+                    raise
+        except TimeoutError:
+            raise httpx.ConnectTimeout(f"no connection to {host}:{port} within {connect_s:g} s") from None
+        self.connections_opened += 1
+
+        def offer(connection: Connection) -> None:
+            self._idle.setdefault(key, []).append(connection)
+
+        def forget(connection: Connection) -> None:
+            self._open.discard(connection)
+            with contextlib.suppress(KeyError, ValueError):
+                self._idle[key].remove(connection)
+
+        connection = Connection(sock, tls, offer, forget)
+        self._open.add(connection)
+        return connection
+
+    async def _connected_socket(self, host: str, port: int) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        addresses = self._addresses.get((host, port))
+        if addresses is None:
+            try:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise httpx.ConnectError(f"cannot resolve {host}: {error.strerror}") from error
+            addresses = self._addresses[host, port] = [(family, address) for family, _, _, _, address in found]
+        failure: OSError | None = None
+        for place, (family, address) in enumerate(addresses):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _ask_for_stamps(sock)
+                await loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                addresses.insert(0, addresses.pop(place))  # the address that answers comes first next time
+                return sock
+        assert failure is not None
+        if failure.errno in (errno.EMFILE, errno.ENFILE):
+            raise failure
+        reason = (failure.strerror or str(failure)).lower()
+        raise httpx.ConnectError(f"cannot connect to {host}:{port}: {reason}") from failure
+
+    async def _handshaken(self, sock: socket.socket, host: str) -> Tls:
+        if self._ssl_context is None:
+            self._ssl_context = httpx.create_ssl_context()
+        tls = Tls(self._ssl_context, host)
+        try:
+            await tls.handshake(sock)
+        except ssl.SSLCertVerificationError as error:
+            raise httpx.ConnectError(f"TLS certificate of {host} refused: {error.verify_message}") from error
+        except (ssl.SSLError, EOFError, OSError) as error:
+            cause = error if isinstance(error, ssl.SSLError) else ssl.SSLError(str(error))
+            raise httpx.ConnectError(f"TLS handshake with {host} failed: {error}") from cause
+        return tls
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, connection: Connection, arrivals: Arrivals, read_s: float | None) -> None:
+        self._connection = connection
+        self._arrivals = arrivals
+        self._read_s = read_s
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async with _read_limit(self._read_s):
+            await self._arrivals.wait_end()
+        for _, chunk in self._arrivals.take():
+            yield chunk
+        if self._arrivals.error is not None:
+            raise self._arrivals.error
+
+    async def aclose(self) -> None:
+        if not self._arrivals.ended:
+            self._connection.close()
+
+
+@contextlib.asynccontextmanager
+async def _read_limit(seconds: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise httpx.ReadTimeout(f"no answer within {seconds:g} s") from None
+
+
+def _ask_for_stamps(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # another system: the user clock stands in, and the result says so
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _message(request: httpx.Request, body: bytes) -> bytes:
+    head = [b"%s %s HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
+    head += [b"%s: %s\r\n" % header for header in request.headers.raw]
+    return b"".join((*head, b"\r\n", body))

@@ -1,0 +1,87 @@
+"""The parser of server-sent events: every split and line end, comments, fields, limits."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.sse import Decoder, Event, LineTooLongError
+
+STREAM = (
+    b': ping\n\nevent: message\nid: 7\nretry: 1000\ndata: {"a":\ndata: 1}\n\n'
+    b"data:tight\n\ndata:  two spaces\n\ndata\n\n:\n\n"
+)
+EVENTS = [(b"message", b'{"a":\n1}'), (b"", b"tight"), (b"", b" two spaces"), (b"", b"")]
+
+
+def decode(chunks: list[bytes], limit_bytes: int = 10_000) -> list[Event]:
+    decoder = Decoder(limit_bytes)
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events + decoder.flush()
+
+
+def reference(stream: bytes) -> list[Event]:
+    """The standard's algorithm, written as plainly as it reads, over the whole stream."""
+    text = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    events: list[Event] = []
+    name, data = b"", None
+    for line in [*text.split(b"\n"), b"", b""]:
+        if line == b"":
+            if data is not None:
+                events.append((name, data))
+            name, data = b"", None
+        elif not line.startswith(b":"):
+            field, _, value = line.partition(b":")
+            value = value[1:] if value[:1] == b" " else value
+            if field == b"data":
+                data = value if data is None else data + b"\n" + value
+            elif field == b"event":
+                name = value
+    return events
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_every_split_in_three_gives_the_same_events(line_end: bytes) -> None:
+    stream = b"\xef\xbb\xbf" + STREAM.replace(b"\n", line_end)
+    for first in range(len(stream)):
+        for second in range(first, len(stream), 7):
+            assert decode([stream[:first], stream[first:second], stream[second:]]) == EVENTS
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_one_byte_at_a_time(line_end: bytes) -> None:
+    stream = STREAM.replace(b"\n", line_end)
+    assert decode([stream[i : i + 1] for i in range(len(stream))]) == EVENTS
+
+
+pieces = st.sampled_from(
+    [b"data: {x}", b"data:", b"data", b"event: e", b": c", b":", b"id: 1", b"\n", b"\r", b"\r\n", b"z", b" ", b"\n\n"]
+)
+
+
+@given(st.lists(pieces, max_size=20), st.lists(st.integers(0, 200), max_size=6))
+def test_any_stream_in_any_chunks_follows_the_standard(parts: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(parts)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    assert decode([stream[a:b] for a, b in pairwise(edges)]) == reference(stream)
+
+
+def test_an_event_is_given_with_the_chunk_that_ends_it() -> None:
+    decoder = Decoder()
+    assert decoder.feed(b'data: {"a":1}\n') == []
+    assert decoder.feed(b'\ndata: {"b":2}\n\ndata: {"c"') == [(b"", b'{"a":1}'), (b"", b'{"b":2}')]
+    assert decoder.feed(b":3}\n\n") == [(b"", b'{"c":3}')]
+
+
+def test_the_last_event_may_lack_its_blank_line() -> None:
+    assert decode([b"data: [DONE]"]) == [(b"", b"[DONE]")]
+    assert decode([b"data: [DONE]\n"]) == [(b"", b"[DONE]")]
+
+
+def test_a_megabyte_passes_and_the_limit_holds_in_every_form() -> None:
+    big = b"x" * 2**20
+    assert decode([b"data: ", big[:1000], big[1000:], b"\n\n"], 2**21) == [(b"", big)]
+    for chunks in ([b"data: " + big], [b"data: " + big + b"\n\n"], [b"data: xxxxxxxx\n"] * 10, [b"x"] * 60):
+        with pytest.raises(LineTooLongError):
+            decode(chunks, 50)
