@@ -47,7 +47,7 @@ class Decoder:
         return self._feed_lines(chunk)
 
     def flush(self) -> list[Event]:
-        """The event that the end of the stream cut off: the standard drops it, but servers forget the last blank line."""
+        """The event that the end of the stream cut off: the standard drops it, but servers forget the last line."""
         events: list[Event] = []
         if self._rest:
             line = b"".join(self._rest)

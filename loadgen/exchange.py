@@ -1,0 +1,311 @@
+"""One request to one row.
+
+    send       a POST whose response gathers in `Arrivals`; the caller's wait ends with the stream, before anything is
+    parsed parse      in slices between the socket reads: when the stream has ended, or another 64 KiB have gathered
+    judge      ok, failed with a kind, or cancelled; then the row goes out
+
+Time limits: `connect` is the transport's. `first` runs until the first output event: comments and role events do not
+satisfy it. `idle` runs from any byte to the next. `total` runs from the send to the end.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import httpx
+import msgspec
+
+from loadgen.answer import Answer
+from loadgen.clock import wall_ns
+from loadgen.connection import Arrivals
+from loadgen.dialects import Dialect, body, error_body
+from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
+from loadgen.slices import Slices
+from workloads.request import Request
+
+_STEP_CHUNKS = 16  # reads parsed before the slice looks at the clock
+
+
+class Limits(msgspec.Struct, frozen=True):
+    first_s: float = 60.0
+    idle_s: float = 30.0
+    total_s: float = 600.0
+    connect_s: float = 10.0
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True):
+    """What every exchange of a run shares."""
+
+    client: httpx.AsyncClient
+    url: httpx.URL
+    dialect: Dialect
+    limits: Limits
+    slices: Slices
+    secrets: Secrets
+    emit: Callable[[Row], None]
+    start_ns: int
+    line_limit_bytes: int
+    count_text: Callable[[str], int] | None = None
+
+
+class Exchange:
+    def __init__(self, wire: Wire, request: Request, phase: Phase, due_ns: int | None = None) -> None:
+        self._wire = wire
+        self._request = request
+        self._phase: Phase = phase
+        self._due_ns = due_ns  # wall clock; None: due when it is sent
+        self._begun_ns = 0
+        self._answer = Answer(wire.line_limit_bytes, keep_text=wire.count_text is not None)
+        self._arrivals = Arrivals(lambda: wire.slices.submit(self._parse()))
+        self._unparsed: deque[tuple[int, bytes]] = deque()
+        self._failure: Failure | None = None
+        self._cancelled = False
+
+    async def run(self) -> bool:
+        """Send, and wait for the end of the stream; the row follows by itself. Raises only CancelledError.
+
+        False if it is plain already, before anything is parsed, that the request failed.
+        """
+        loop = asyncio.get_running_loop()
+        self._begun_ns = wall_ns()
+        try:
+            async with asyncio.timeout(None) as cut:
+                watch = _Watch(self, cut, loop)
+                try:
+                    await self._send_and_wait()
+                finally:
+                    watch.stop()
+        except TimeoutError:
+            pass  # the watch has set the failure
+        except httpx.HTTPError as error:
+            self._failure = _transport_failure(error)
+        except OSError as error:
+            self._failure = Failure("client", f"{error.strerror or error}")
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+        finally:
+            self._wire.slices.submit(self._finish())
+        return self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
+
+    async def _send_and_wait(self) -> None:
+        wire, arrivals = self._wire, self._arrivals
+        http_request = wire.client.build_request(
+            "POST",
+            wire.url,
+            content=body(wire.dialect, self._request.prompt, self._request.want_output_tokens),
+            timeout=httpx.Timeout(None, connect=wire.limits.connect_s),
+            extensions={"arrivals": arrivals},
+        )
+        sent_ns = wall_ns()
+        response = await wire.client.send(http_request, stream=True)
+        try:
+            if arrivals.headers_ns is None:
+                await _gather(response, arrivals, sent_ns)
+            else:
+                await arrivals.wait_end()
+        finally:
+            await response.aclose()
+
+    def has_output(self) -> bool:
+        for _ in self._parse():
+            pass
+        return bool(self._answer.events_ns)
+
+    def overdue(self, now_ns: int) -> tuple[Failure | None, float]:
+        """The time limit that has passed, if one has; and the seconds until the next could."""
+        limits, arrivals = self._wire.limits, self._arrivals
+        if not arrivals.sent_ns:  # still connecting: the transport's limit
+            return None, min(limits.first_s, limits.idle_s, limits.total_s)
+        since_sent_s = (now_ns - arrivals.sent_ns) / 1e9
+        if since_sent_s >= limits.total_s:
+            return Failure("timeout_total", f"not ended within {limits.total_s:g} s"), 0
+        left_s = limits.total_s - since_sent_s
+        if arrivals.headers_ns is None or not self.has_output():
+            if since_sent_s >= limits.first_s:
+                return Failure("timeout_first", f"no output within {limits.first_s:g} s"), 0
+            left_s = min(left_s, limits.first_s - since_sent_s)
+        if arrivals.headers_ns is not None:
+            silent_s = (now_ns - arrivals.last_ns) / 1e9
+            if silent_s >= limits.idle_s:
+                return Failure("timeout_idle", f"silent for {limits.idle_s:g} s in the middle of the answer"), 0
+            left_s = min(left_s, limits.idle_s - silent_s)
+        else:
+            left_s = min(left_s, limits.idle_s)
+        return None, left_s
+
+    def expire(self, failure: Failure) -> None:
+        self._failure = failure
+
+    def _parse(self) -> Iterator[None]:
+        # Several of these may be under way for one long stream: they share what is left, so the order stays.
+        self._unparsed.extend(self._arrivals.take())
+        steps = 0
+        while self._unparsed:
+            self._answer.feed(*self._unparsed.popleft())
+            steps += 1
+            if steps % _STEP_CHUNKS == 0:
+                yield
+
+    def _finish(self) -> Iterator[None]:
+        yield from self._parse()
+        arrivals = self._arrivals
+        self._answer.close(arrivals.end_ns or arrivals.last_ns)
+        self._wire.emit(self._row())
+
+    def _row(self) -> Row:
+        wire, request, arrivals, answer = self._wire, self._request, self._arrivals, self._answer
+        status, failure = self._judge()
+        text = answer.text()
+        counts = answer.counts(None if wire.count_text is None or not text else wire.count_text(text))
+        sent_ns = arrivals.sent_ns or None
+
+        def since_start(ns: int | None) -> int | None:
+            return None if ns is None else (ns - wire.start_ns) // 1000
+
+        def since_sent(ns: int | None) -> int | None:
+            return None if ns is None or sent_ns is None else (ns - sent_ns) // 1000
+
+        due_ns = self._due_ns if self._due_ns is not None else sent_ns or self._begun_ns
+        return Row(
+            level=request.level,
+            index=request.index,
+            phase=self._phase,
+            status=status,
+            error=failure,
+            http_status=arrivals.status or None,
+            retries=arrivals.retries,
+            due_us=(due_ns - wire.start_ns) // 1000,
+            sent_us=since_start(sent_ns),
+            connect_us=since_start(arrivals.connect_ns),
+            headers_us=since_sent(arrivals.headers_ns),
+            end_us=since_sent(arrivals.end_ns or None),
+            events_us=[] if sent_ns is None else [(ns - sent_ns) // 1000 for ns in answer.events_ns],
+            events_tokens=counts.events_tokens,
+            answer_event=answer.answer_event,
+            bounds=answer.bounds,
+            read_lag_us=None if arrivals.unstamped_reads else arrivals.read_lag_ns // 1000,
+            prompt_tokens=counts.prompt_tokens,
+            output_tokens=counts.output_tokens if status == "ok" or answer.events_ns else None,
+            reasoning_tokens=counts.reasoning_tokens,
+            cached_tokens=counts.cached_tokens,
+            tokens_from=counts.tokens_from,
+            want_input_tokens=request.want_input_tokens,
+            want_output_tokens=request.want_output_tokens,
+            finish_reason=answer.finish_reason,
+        )
+
+    def _judge(self) -> tuple[Status, Failure | None]:
+        if self._cancelled:
+            return "cancelled", None
+        failure = self._failed()
+        if failure is None:
+            return "ok", None
+        return "failed", Failure(failure.kind, self._wire.secrets.hide(failure.message))
+
+    def _failed(self) -> Failure | None:
+        arrivals, answer = self._arrivals, self._answer
+        if arrivals.headers_ns is None:
+            return self._failure or Failure("client", "the request ended without an answer or an error")
+        if arrivals.status != 200:
+            return _status_failure(arrivals.status, _header(arrivals, b"retry-after"), answer.sample)
+        if answer.error is not None:
+            return Failure("stream_error", answer.error)
+        if answer.broken is not None:
+            return Failure("protocol", answer.broken)
+        if answer.ended:
+            return None if answer.events_ns else Failure("empty", "the answer ended without any output")
+        if self._failure is not None:
+            return self._failure
+        if not answer.read_any:
+            return self._no_stream()
+        reason = "the stream ended without finish_reason, usage or [DONE]"
+        return Failure("truncated", f"{arrivals.error or reason}")
+
+    def _no_stream(self) -> Failure:
+        sample, error = self._answer.sample, self._arrivals.error
+        if error is not None:
+            return Failure("truncated", str(error))
+        if not sample.strip():
+            return Failure("empty", "an answer without a body")
+        if sample.lstrip().startswith(b"{") and b'"error"' in sample:
+            return Failure("stream_error", error_body(sample))
+        content_type = _header(self._arrivals, b"content-type") or "no content type"
+        return Failure("protocol", f"not an event stream ({content_type}): {error_body(sample)[:100]}")
+
+
+class _Watch:
+    """Looks at an exchange when one of its time limits could have passed."""
+
+    def __init__(self, exchange: Exchange, cut: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
+        self._exchange = exchange
+        self._cut = cut
+        self._loop = loop
+        self._timer = loop.call_later(exchange.overdue(0)[1], self._look)
+
+    def _look(self) -> None:
+        failure, left_s = self._exchange.overdue(wall_ns())
+        if failure is None:
+            self._timer = self._loop.call_later(left_s + 0.001, self._look)
+        else:
+            self._exchange.expire(failure)
+            self._cut.reschedule(self._loop.time())
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) -> None:
+    """Read a response of a transport that does not stamp: the time of the read stands in."""
+    arrivals.sent_ns = sent_ns
+    arrivals.status = response.status_code
+    arrivals.headers = response.headers.raw
+    arrivals.headers_ns = arrivals.last_ns = wall_ns()
+    arrivals.unstamped_reads += 1
+    try:
+        async for chunk in response.aiter_raw():
+            arrivals.last_ns = wall_ns()
+            arrivals.add(arrivals.last_ns, chunk)
+    except httpx.TransportError as error:
+        arrivals.finish(wall_ns(), error)
+    else:
+        arrivals.finish(wall_ns())
+
+
+def _transport_failure(error: httpx.HTTPError) -> Failure:
+    kind: Kind
+    match error:
+        case httpx.ConnectTimeout():
+            kind = "timeout_connect"
+        case httpx.ConnectError():
+            kind = "tls" if _caused_by_tls(error) else "connect"
+        case httpx.ReadError() | httpx.WriteError() | httpx.CloseError():
+            kind = "connect"
+        case httpx.ProtocolError() | httpx.DecodingError():
+            kind = "protocol"
+        case _:
+            kind = "client"
+    return Failure(kind, str(error) or type(error).__name__)
+
+
+def _caused_by_tls(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _status_failure(status: int, retry_after: str | None, sample: bytes) -> Failure:
+    said = error_body(sample)
+    message = f"HTTP {status}" + (f": {said}" if said else "")
+    if retry_after is not None:
+        message += f" (retry after {retry_after[:40]})"
+    limited = status == 429 or (status == 503 and retry_after is not None)
+    return Failure("rate_limited" if limited else "http_status", message)
+
+
+def _header(arrivals: Arrivals, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in arrivals.headers if key.lower() == name), None)

@@ -1,0 +1,156 @@
+"""One level of closed loop: so many slots, each sending its next request when its last stream has ended.
+
+warm-up   every slot's first request, and whatever starts before all slots have started
+measure   from then on; `requests` and `duration_s` count here, so warm-up is extra
+drain     what has started is allowed to end, since it belongs to the sample; after an interrupt only for DRAIN_S
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from loadgen.clock import Drift, mono_ns, process_ns, sleep_until, wall_ns
+from loadgen.pacing import stagger_s
+from loadgen.record import EndedBy, LevelPlan, LevelRow, Phase
+from workloads.request import Request
+
+DRAIN_S = 5.0
+CLOCK_SAMPLE_S = 1.0
+FAILURE_PAUSE_S = 0.1  # a slot whose request failed waits, longer each time: a server that refuses is not hammered
+FAILURE_PAUSE_MAX_S = 2.0
+HOPELESS_FAILURES = 20  # so many requests, and twice as many as slots, have failed and none succeeded: give up
+
+Send = Callable[[Request, Phase], Awaitable[bool]]  # returns when the stream has ended; False: it did not go well
+
+
+class Until(msgspec.Struct, frozen=True):
+    """When a level stops starting requests.
+
+    At `requests` measured ones or after `duration_s` of measuring, whichever comes first; but not before every slot
+    could have had `per_slot` of them.
+    """
+
+    requests: int | None = None
+    duration_s: float | None = None
+    per_slot: int = 0
+
+
+DEFAULT_UNTIL = Until(duration_s=30.0, per_slot=10)
+
+
+class Course:
+    """How far a level has come; decides the phase of each request and when to stop."""
+
+    def __init__(self, slots: int, until: Until) -> None:
+        self._slots = slots
+        self._until = until
+        self._slots_started = 0
+        self._measured = 0
+        self._measuring_since_ns: int | None = None
+        self._failed = 0
+        self._any_ok = False
+        self.ended_by: EndedBy | None = None
+
+    def begin_slot(self) -> Phase | None:
+        self._slots_started += 1
+        return "warmup" if self.ended_by is None else None
+
+    def next_phase(self, now_ns: int) -> Phase | None:
+        """The phase of a slot's further request that starts now; None when no more are to start."""
+        if self.ended_by is not None:
+            return None
+        if self._slots_started < self._slots:
+            return "warmup"
+        if self._measuring_since_ns is None:
+            self._measuring_since_ns = now_ns
+        self.ended_by = self._end(now_ns - self._measuring_since_ns)
+        if self.ended_by is not None:
+            return None
+        self._measured += 1
+        return "measure"
+
+    def _end(self, measured_ns: int) -> EndedBy | None:
+        until = self._until
+        if self._measured < until.per_slot * self._slots:
+            return None
+        if until.requests is not None and self._measured >= until.requests:
+            return "requests"
+        if until.duration_s is not None and measured_ns >= until.duration_s * 1e9:
+            return "duration"
+        return None
+
+    def finished(self, ok: bool) -> None:
+        """A request of the level has become a row."""
+        self._any_ok = self._any_ok or ok
+        self._failed += not ok
+        if not self._any_ok and self._failed >= max(HOPELESS_FAILURES, 2 * self._slots):
+            self.ended_by = "errors"
+
+
+async def closed_loop(
+    plan: LevelPlan,
+    requests: Iterator[Request],
+    send: Send,
+    course: Course,
+    *,
+    request_s: float,
+    stop: asyncio.Event,
+    start_ns: int,
+    throttle: AbstractAsyncContextManager[Any] | None = None,
+) -> LevelRow:
+    """Run one level to its end. `request_s` is about how long one request takes; `stop` interrupts; times in the row
+    count from `start_ns` of the wall clock. `throttle` is entered before each send."""
+    drift = Drift()
+    cpu_ns = process_ns()
+    begun_wall_ns, begun_ns = wall_ns(), mono_ns()
+
+    async def slot(offset_s: float) -> None:
+        await sleep_until(begun_ns + int(offset_s * 1e9))
+        phase: Phase | None = course.begin_slot()
+        failures = 0
+        while phase is not None and not stop.is_set():
+            async with throttle or contextlib.nullcontext():
+                ok = await send(next(requests), phase)
+            failures = 0 if ok else failures + 1
+            if failures:
+                await asyncio.sleep(min(FAILURE_PAUSE_S * 2 ** (failures - 1), FAILURE_PAUSE_MAX_S))
+            phase = course.next_phase(mono_ns())
+
+    slots = [asyncio.create_task(slot(offset)) for offset in stagger_s(plan.concurrency, request_s)]
+    try:
+        await _until_done(slots, stop, drift)
+    finally:
+        for task in slots:
+            task.cancel()
+        await asyncio.wait(slots)
+    for task in slots:
+        if not task.cancelled():
+            task.result()  # a fault of ours, if there was one
+    drift.sample()
+    return LevelRow(
+        level=plan.level,
+        start_us=(begun_wall_ns - start_ns) // 1000,
+        end_us=(wall_ns() - start_ns) // 1000,
+        ended_by="interrupt" if stop.is_set() else course.ended_by or "requests",
+        cpu_us=(process_ns() - cpu_ns) // 1000,
+        clock_step_us=drift.largest_step_ns // 1000,
+    )
+
+
+async def _until_done(slots: list[asyncio.Task[None]], stop: asyncio.Event, drift: Drift) -> None:
+    """Wait for the slots, sampling the clocks; after `stop`, no longer than DRAIN_S."""
+    pending = set(slots)
+    stopped_ns: int | None = None
+    while pending:
+        done, pending = await asyncio.wait(pending, timeout=CLOCK_SAMPLE_S, return_when=asyncio.FIRST_EXCEPTION)
+        drift.sample()
+        if any(not task.cancelled() and task.exception() for task in done):
+            return
+        if stop.is_set():
+            stopped_ns = stopped_ns or mono_ns()
+            if mono_ns() - stopped_ns > DRAIN_S * 1e9:
+                return

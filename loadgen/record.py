@@ -1,0 +1,180 @@
+"""The run format: what is written, and when. `analysis/records.py` reads it.
+
+    run.json        the header, written before the first request of the load requests.jsonl  one row per request,
+    appended as it ends levels.jsonl    one row per level, appended as it ends: what neither the header can know nor a
+    request's row can hold
+
+History. 1: the first format.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+FORMAT = 1
+
+Phase = Literal["warmup", "measure"]
+Status = Literal["ok", "failed", "cancelled"]
+EndedBy = Literal["requests", "duration", "interrupt", "errors"]
+Kind = Literal[
+    "connect",  # refused, unreachable, or lost before any byte of an answer
+    "tls",
+    "timeout_connect",
+    "timeout_first",
+    "timeout_idle",
+    "timeout_total",
+    "http_status",
+    "rate_limited",  # 429, or 503 with Retry-After
+    "stream_error",  # the server reported an error inside the stream
+    "truncated",  # the stream ended without a terminal marker
+    "protocol",  # not HTTP, not SSE, not JSON
+    "empty",  # an answer without output
+    "client",  # files, memory, our bug
+]
+
+
+class Failure(msgspec.Struct, frozen=True):
+    kind: Kind
+    message: str
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. due, sent and connect in us since the run's start; headers, end and events in us since sent."""
+
+    level: int
+    index: int
+    phase: Phase
+    status: Status
+    error: Failure | None
+    http_status: int | None
+    retries: int
+    due_us: int
+    sent_us: int | None
+    connect_us: int | None
+    headers_us: int | None
+    end_us: int | None
+    events_us: list[int]
+    events_tokens: list[int] | None
+    answer_event: int | None
+    bounds: int
+    read_lag_us: int | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    cached_tokens: int | None
+    tokens_from: Literal["usage", "tokenizer", "events"]
+    want_input_tokens: int
+    want_output_tokens: int
+    finish_reason: str | None
+
+
+class LevelPlan(msgspec.Struct, frozen=True):
+    level: int
+    concurrency: int
+    rate_per_s: float | None = None
+
+
+class LevelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One level that ended. Times in us since the run's start; `cpu_us` is this process' processor time in it."""
+
+    level: int
+    start_us: int
+    end_us: int
+    ended_by: EndedBy
+    cpu_us: int
+    clock_step_us: int
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    loadgen: str
+    started_at: str
+    target: str
+    model: str
+    api: str
+    workload: dict[str, Any]
+    levels: list[LevelPlan]
+    seed: int
+    salt: str
+    slo: list[str]
+    clock: Literal["kernel", "user"]
+    host: dict[str, Any]
+    server: dict[str, Any]
+    options: dict[str, Any]
+
+
+class RunWriter:
+    """The files of one run directory, which is made here and was not there before. Raises ValueError, OSError."""
+
+    def __init__(self, directory: Path, header: Header) -> None:
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            raise ValueError(f"{directory} exists already: a run is never overwritten, choose another --out") from None
+        except OSError as error:
+            raise ValueError(f"cannot make the run directory {directory}: {error.strerror}") from None
+        self.directory = directory
+        (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
+        self._requests = _append_to(directory / "requests.jsonl")
+        self._levels = _append_to(directory / "levels.jsonl")
+        self._pending: list[bytes] = []
+        self._encode = msgspec.json.Encoder().encode
+
+    def add(self, row: Row) -> None:
+        self._pending.append(self._encode(row))
+
+    def add_level(self, row: LevelRow) -> None:
+        self.flush()
+        _write(self._levels, self._encode(row) + b"\n")
+
+    def flush(self) -> None:
+        """Hand the rows added since the last call to the kernel: what it has survives this process."""
+        if self._pending:
+            rows = b"\n".join((*self._pending, b""))
+            self._pending.clear()
+            _write(self._requests, rows)
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError) if error else contextlib.nullcontext():
+            self.flush()
+        os.close(self._requests)
+        os.close(self._levels)
+
+
+def _append_to(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+_SECRET_NAME = re.compile(r"auth|cookie|secret|password|signature|^sig$|credential|key$|token$", re.IGNORECASE)
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether the value of a header, query parameter or body field of this name is kept out of everything written."""
+    return _SECRET_NAME.search(name) is not None
+
+
+class Secrets:
+    """Texts that must appear nowhere: `hide` takes them out of a message."""
+
+    def __init__(self, texts: list[str]) -> None:
+        found = sorted({text for text in texts if len(text) >= 4}, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
+
+    def hide(self, message: str) -> str:
+        return message if self._pattern is None else self._pattern.sub("***", message)

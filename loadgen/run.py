@@ -1,0 +1,315 @@
+"""A run from its settings to a run directory: reach the server, preflight, one level after another, every row written.
+
+The first interrupt stops the load and keeps what has finished; a second one leaves at once.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import itertools
+import os
+import platform
+import re
+import secrets as entropy
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from asyncio_throttle import Throttler
+
+from loadgen.clock import utc_now, wall_ns
+from loadgen.dialects import Api
+from loadgen.endpoint import Access, Target, open_client, parse_target, root, secrets_in, under
+from loadgen.exchange import Exchange, Limits, Wire
+from loadgen.levels import Course, Until, closed_loop
+from loadgen.preflight import Server, Unusable, preflight
+from loadgen.record import Header, LevelPlan, LevelRow, Phase, Row, RunWriter, Secrets, names_a_secret
+from loadgen.sim.child import started
+from loadgen.slices import Slices
+from workloads import lengths
+from workloads.plan import Workload, digest, requests
+from workloads.request import Request
+
+_LOOKED_AHEAD = 1000  # requests whose lengths are held against the server's limit before any load
+_LIBRARIES = ("httpx", "httptools", "uvloop", "msgspec", "numpy")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    concurrency: tuple[int, ...]
+    until: Until
+    workload: Workload
+    api: Api
+    model: str | None
+    extra: dict[str, Any]
+    access: Access
+    limits: Limits
+    tokenizer: Path | None
+    seed: int
+    max_rps: float | None
+    line_limit_bytes: int
+    out: Path | None
+    options: dict[str, Any]  # for run.json, without secrets
+
+
+class Watcher(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is told of the course of a run. `after_level` says whether the run goes on."""
+
+    on_server: Callable[[Server], None]
+    on_level: Callable[[LevelPlan], None]
+    on_row: Callable[[Row], None]
+    after_level: Callable[[Path, LevelRow], bool]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    directory: Path
+    interrupted: bool
+
+
+async def run(settings: Settings, watcher: Watcher) -> Outcome:
+    """Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
+    an interrupt before the load or a second one in it."""
+    count_text = None if settings.tokenizer is None else text_counter(settings.tokenizer)
+    async with contextlib.AsyncExitStack() as stack:
+        stop = stack.enter_context(_interrupts())
+        url = settings.target
+        if url.startswith("sim:"):
+            url = (await stack.enter_async_context(started(url.removeprefix("sim:")))).url
+        target = parse_target(url)
+        secrets = Secrets([*target.secrets, *secrets_in(settings.access), *_secrets_in_body(settings.extra)])
+        client = await stack.enter_async_context(open_client(settings.access))
+        server = await preflight(
+            client,
+            target,
+            settings.access,
+            secrets,
+            api=settings.api,
+            model=settings.model,
+            extra=settings.extra,
+            limits=settings.limits,
+            tokenizer=count_text,
+        )
+        salt = entropy.token_hex(8)
+        _check_lengths(settings, server)
+        header = _header(settings, target, server, salt)
+        writer = stack.enter_context(RunWriter(settings.out or _default_out(server, settings.workload), header))
+        watcher.on_server(server)
+        slices = Slices(writer.flush)
+        stack.push_async_callback(slices.aclose)
+        load = _Load(settings, watcher, server, client, secrets, slices, writer, salt, count_text)
+        stop.load_begins()
+        await load.run_levels(header.levels, stop.event)
+        return Outcome(writer.directory, stop.event.is_set())
+
+
+class _Load:
+    """The levels of one run, one after another."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        watcher: Watcher,
+        server: Server,
+        client: httpx.AsyncClient,
+        secrets: Secrets,
+        slices: Slices,
+        writer: RunWriter,
+        salt: str,
+        count_text: Callable[[str], int] | None,
+    ) -> None:
+        self._settings = settings
+        self._watcher = watcher
+        self._server = server
+        self._client = client
+        self._slices = slices
+        self._writer = writer
+        self._salt = salt
+        self._course: Course | None = None
+        self._took_s: list[float] = []  # of the level's requests that ended well
+        self._can_reset = True
+        self._throttle = None
+        if settings.max_rps is not None:
+            # One request in each 1/R seconds: a limit of R a second would let R of them go at once.
+            self._throttle = Throttler(1, 1 / settings.max_rps, min(0.01, 0.1 / settings.max_rps))
+        self._wire = Wire(
+            client=client,
+            url=server.url,
+            dialect=server.dialect,
+            limits=settings.limits,
+            slices=slices,
+            secrets=secrets,
+            emit=self._emit,
+            start_ns=wall_ns(),
+            line_limit_bytes=settings.line_limit_bytes,
+            count_text=count_text,
+        )
+
+    async def run_levels(self, plans: list[LevelPlan], stop: asyncio.Event) -> None:
+        first_s, token_s = self._server.request_tokens_s
+        request_s = first_s + token_s * lengths.mean(self._settings.workload.output)
+        for plan in plans:
+            await self._reset_prefix_cache()
+            # Made before the level starts: preparing its text takes tens of milliseconds.
+            planned = self._planned(plan.level)
+            self._course = Course(plan.concurrency, self._settings.until)
+            self._took_s = []
+            self._watcher.on_level(plan)
+            row = await closed_loop(
+                plan,
+                planned,
+                self._send,
+                self._course,
+                request_s=request_s,
+                stop=stop,
+                start_ns=self._wire.start_ns,
+                throttle=self._throttle,
+            )
+            await self._slices.drain()
+            self._writer.add_level(row)
+            if self._took_s:
+                request_s = sum(self._took_s) / len(self._took_s)
+            if not self._watcher.after_level(self._writer.directory, row) or stop.is_set():
+                return
+
+    async def _send(self, request: Request, phase: Phase) -> bool:
+        return await Exchange(self._wire, request, phase).run()
+
+    def _emit(self, row: Row) -> None:
+        self._writer.add(row)
+        if self._course is not None and row.status != "cancelled":
+            self._course.finished(row.status == "ok")
+        if row.status == "ok" and row.end_us is not None:
+            self._took_s.append(row.end_us / 1e6)
+        self._watcher.on_row(row)
+
+    def _planned(self, level: int) -> Iterator[Request]:
+        return _requests(self._settings, self._server, self._salt, level)
+
+    async def _reset_prefix_cache(self) -> None:
+        """Where the server can (vLLM in its development mode, SGLang): prompts are fresh anyway, this frees the room."""
+        if self._can_reset:
+            self._can_reset = False
+            with contextlib.suppress(httpx.HTTPError):
+                response = await self._client.post(under(root(self._server.base), "/reset_prefix_cache"), timeout=10)
+                self._can_reset = response.status_code == 200
+
+
+def _requests(settings: Settings, server: Server, salt: str, level: int) -> Iterator[Request]:
+    return requests(
+        settings.workload, server.vocabulary, seed=settings.seed, salt=salt, level=level, as_ids=server.as_ids
+    )
+
+
+class _Interrupts:
+    """Before the load an interrupt cancels; in the load the first one sets `event`, the next one cancels."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._loading = False
+        self._task = asyncio.current_task()
+
+    def load_begins(self) -> None:
+        self._loading = True
+
+    def hit(self) -> None:
+        if self._loading and not self.event.is_set():
+            self.event.set()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[_Interrupts]:
+    interrupts = _Interrupts()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupts.hit)
+    try:
+        yield interrupts
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def text_counter(path: Path) -> Callable[[str], int]:
+    """Counts the tokens of a text by a tokenizer.json, without special tokens. Raises ValueError."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise ValueError("--tokenizer needs the optional extra: pip install 'loadgen[tokenizers]'") from None
+    if not path.is_file():
+        raise ValueError(f"--tokenizer {path}: no such file; expected a tokenizer.json")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 - the library raises a bare Exception
+        raise ValueError(f"--tokenizer {path}: not a tokenizer.json ({error})") from None
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _secrets_in_body(extra: dict[str, Any]) -> list[str]:
+    return [str(value) for key, value in extra.items() if names_a_secret(key)]
+
+
+def _check_lengths(settings: Settings, server: Server) -> None:
+    limit = server.facts["max_model_len"]
+    if limit is None:
+        return
+    ahead = itertools.islice(_requests(settings, server, "", 0), _LOOKED_AHEAD)
+    longest = max(ahead, key=lambda request: request.want_input_tokens + request.want_output_tokens)
+    if longest.want_input_tokens + longest.want_output_tokens > limit:
+        raise Unusable(
+            f"a request of {longest.want_input_tokens} input and {longest.want_output_tokens} output tokens is over the "
+            f"server's limit of {limit} (max_model_len): choose shorter --input or --output"
+        )
+
+
+def _default_out(server: Server, workload: Workload) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", server.dialect.model.rsplit("/", 1)[-1])[:60]
+    return Path("runs") / f"{utc_now():%Y%m%d-%H%M%S}-{name}-{workload.name}"
+
+
+def _header(settings: Settings, target: Target, server: Server, salt: str) -> Header:
+    label = settings.target if settings.target.startswith("sim:") else target.label
+    workload = settings.workload
+    return Header(
+        loadgen=importlib.metadata.version("loadgen"),
+        started_at=utc_now().isoformat(timespec="seconds").replace("+00:00", "Z"),
+        target=label,
+        model=server.dialect.model,
+        api=server.dialect.api,
+        workload={
+            "name": workload.name,
+            "input": str(workload.input),
+            "output": str(workload.output),
+            "digest": digest(workload, seed=settings.seed, api=server.dialect.api),
+        },
+        levels=[LevelPlan(level, concurrency) for level, concurrency in enumerate(settings.concurrency)],
+        seed=settings.seed,
+        salt=salt,
+        slo=[],
+        clock="kernel" if server.facts["stamped"] else "user",
+        host=_host(),
+        server=server.facts,
+        options=settings.options,
+    )
+
+
+def _host() -> dict[str, Any]:
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
