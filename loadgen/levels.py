@@ -6,10 +6,7 @@ drain     what has started is allowed to end, since it belongs to the sample; af
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import msgspec
 
@@ -100,10 +97,10 @@ async def closed_loop(
     request_s: float,
     stop: asyncio.Event,
     start_ns: int,
-    throttle: AbstractAsyncContextManager[Any] | None = None,
+    wait_turn: Callable[[], Awaitable[None]] | None = None,
 ) -> LevelRow:
     """Run one level to its end. `request_s` is about how long one request takes; `stop` interrupts; times in the row
-    count from `start_ns` of the wall clock. `throttle` is entered before each send."""
+    count from `start_ns` of the wall clock. `wait_turn` is awaited before each send."""
     drift = Drift()
     cpu_ns = process_ns()
     begun_wall_ns, begun_ns = wall_ns(), mono_ns()
@@ -113,8 +110,9 @@ async def closed_loop(
         phase: Phase | None = course.begin_slot()
         failures = 0
         while phase is not None and not stop.is_set():
-            async with throttle or contextlib.nullcontext():
-                ok = await send(next(requests), phase)
+            if wait_turn is not None:
+                await wait_turn()
+            ok = await send(next(requests), phase)
             failures = 0 if ok else failures + 1
             if failures:
                 await asyncio.sleep(min(FAILURE_PAUSE_S * 2 ** (failures - 1), FAILURE_PAUSE_MAX_S))

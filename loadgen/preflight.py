@@ -18,6 +18,7 @@ from loadgen.endpoint import Access, Target, api_url, root, under
 from loadgen.exchange import Exchange, Limits, Wire
 from loadgen.record import Row, Secrets
 from loadgen.slices import Slices
+from loadgen.sse import LINE_LIMIT_BYTES
 from workloads.request import Request
 from workloads.tokens import CalibrationFailed, Vocabulary, calibrate, guess
 
@@ -48,14 +49,14 @@ async def preflight(
     access: Access,
     secrets: Secrets,
     *,
-    api: Api,
+    api: Api | None,
     model: str | None,
     extra: dict[str, Any],
     limits: Limits,
     tokenizer: Callable[[str], int] | None,
 ) -> Server:
     """Raises Unusable."""
-    api = target.api or api
+    api = target.api or api or "chat"
     base, found = await _find_models(client, target, access, secrets)
     model = model or _only_model(found, target)
     dialect = Dialect(api=api, model=model, extra=extra)
@@ -194,7 +195,7 @@ class _Prober:
             secrets=self._secrets,
             emit=rows.append,
             start_ns=wall_ns(),
-            line_limit_bytes=2**24,
+            line_limit_bytes=LINE_LIMIT_BYTES,
         )
         request = Request(
             index=self.requests,

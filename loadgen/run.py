@@ -12,13 +12,13 @@ import platform
 import re
 import secrets as entropy
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
-from asyncio_throttle import Throttler
+from asyncio_throttle.throttler import Throttler
 
 from loadgen.clock import utc_now, wall_ns
 from loadgen.dialects import Api
@@ -27,8 +27,9 @@ from loadgen.exchange import Exchange, Limits, Wire
 from loadgen.levels import Course, Until, closed_loop
 from loadgen.preflight import Server, Unusable, preflight
 from loadgen.record import Header, LevelPlan, LevelRow, Phase, Row, RunWriter, Secrets, names_a_secret
-from loadgen.sim.child import started
+from loadgen.sim import child
 from loadgen.slices import Slices
+from loadgen.sse import LINE_LIMIT_BYTES
 from workloads import lengths
 from workloads.plan import Workload, digest, requests
 from workloads.request import Request
@@ -42,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: tuple[int, ...]
     until: Until
     workload: Workload
-    api: Api
+    api: Api | None
     model: str | None
     extra: dict[str, Any]
     access: Access
@@ -50,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: Path | None
     seed: int
     max_rps: float | None
-    line_limit_bytes: int
+    line_limit_bytes: int = LINE_LIMIT_BYTES
     out: Path | None
     options: dict[str, Any]  # for run.json, without secrets
 
@@ -69,15 +70,25 @@ class Outcome(msgspec.Struct, frozen=True):
     interrupted: bool
 
 
-async def run(settings: Settings, watcher: Watcher) -> Outcome:
-    """Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
-    an interrupt before the load or a second one in it."""
+class _Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that answers, and what it takes to load it."""
+
+    target: Target
+    secrets: Secrets
+    client: httpx.AsyncClient
+    server: Server
+    count_text: Callable[[str], int] | None
+    interrupts: "_Interrupts"
+
+
+@contextlib.asynccontextmanager
+async def _reached(settings: Settings) -> AsyncIterator[_Reached]:
     count_text = None if settings.tokenizer is None else text_counter(settings.tokenizer)
     async with contextlib.AsyncExitStack() as stack:
-        stop = stack.enter_context(_interrupts())
+        interrupts = stack.enter_context(_interrupts())
         url = settings.target
         if url.startswith("sim:"):
-            url = (await stack.enter_async_context(started(url.removeprefix("sim:")))).url
+            url = await stack.enter_async_context(child.start(url.removeprefix("sim:")))
         target = parse_target(url)
         secrets = Secrets([*target.secrets, *secrets_in(settings.access), *_secrets_in_body(settings.extra)])
         client = await stack.enter_async_context(open_client(settings.access))
@@ -92,62 +103,73 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
             limits=settings.limits,
             tokenizer=count_text,
         )
-        salt = entropy.token_hex(8)
+        yield _Reached(
+            target=target,
+            secrets=secrets,
+            client=client,
+            server=server,
+            count_text=count_text,
+            interrupts=interrupts,
+        )
+
+
+async def probe(settings: Settings) -> Server:
+    """The preflight alone. Raises as `run` does."""
+    async with _reached(settings) as reached:
+        return reached.server
+
+
+async def run(settings: Settings, watcher: Watcher) -> Outcome:
+    """Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
+    an interrupt before the load or a second one in it."""
+    async with _reached(settings) as reached:
+        server = reached.server
         _check_lengths(settings, server)
-        header = _header(settings, target, server, salt)
-        writer = stack.enter_context(RunWriter(settings.out or _default_out(server, settings.workload), header))
-        watcher.on_server(server)
-        slices = Slices(writer.flush)
-        stack.push_async_callback(slices.aclose)
-        load = _Load(settings, watcher, server, client, secrets, slices, writer, salt, count_text)
-        stop.load_begins()
-        await load.run_levels(header.levels, stop.event)
-        return Outcome(writer.directory, stop.event.is_set())
+        header = _header(settings, reached.target, server, salt=entropy.token_hex(8))
+        with RunWriter(settings.out or _default_out(server, settings.workload), header) as writer:
+            watcher.on_server(server)
+            load = _Load(settings, watcher, reached, writer, header.salt)
+            reached.interrupts.load_begins()
+            try:
+                await load.run_levels(header.levels)
+            finally:
+                await load.aclose()
+            return Outcome(writer.directory, reached.interrupts.event.is_set())
 
 
 class _Load:
     """The levels of one run, one after another."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        watcher: Watcher,
-        server: Server,
-        client: httpx.AsyncClient,
-        secrets: Secrets,
-        slices: Slices,
-        writer: RunWriter,
-        salt: str,
-        count_text: Callable[[str], int] | None,
-    ) -> None:
+    def __init__(self, settings: Settings, watcher: Watcher, reached: _Reached, writer: RunWriter, salt: str) -> None:
         self._settings = settings
         self._watcher = watcher
-        self._server = server
-        self._client = client
-        self._slices = slices
+        self._server = server = reached.server
+        self._client = reached.client
+        self._stop = reached.interrupts.event
         self._writer = writer
+        self._slices = Slices(writer.flush)
         self._salt = salt
         self._course: Course | None = None
         self._took_s: list[float] = []  # of the level's requests that ended well
         self._can_reset = True
-        self._throttle = None
-        if settings.max_rps is not None:
-            # One request in each 1/R seconds: a limit of R a second would let R of them go at once.
-            self._throttle = Throttler(1, 1 / settings.max_rps, min(0.01, 0.1 / settings.max_rps))
+        self._throttle = None if settings.max_rps is None else _throttle(settings.max_rps)
         self._wire = Wire(
-            client=client,
+            client=reached.client,
             url=server.url,
             dialect=server.dialect,
             limits=settings.limits,
-            slices=slices,
-            secrets=secrets,
+            slices=self._slices,
+            secrets=reached.secrets,
             emit=self._emit,
             start_ns=wall_ns(),
             line_limit_bytes=settings.line_limit_bytes,
-            count_text=count_text,
+            count_text=reached.count_text,
         )
 
-    async def run_levels(self, plans: list[LevelPlan], stop: asyncio.Event) -> None:
+    async def aclose(self) -> None:
+        await self._slices.aclose()
+
+    async def run_levels(self, plans: list[LevelPlan]) -> None:
         first_s, token_s = self._server.request_tokens_s
         request_s = first_s + token_s * lengths.mean(self._settings.workload.output)
         for plan in plans:
@@ -163,15 +185,15 @@ class _Load:
                 self._send,
                 self._course,
                 request_s=request_s,
-                stop=stop,
+                stop=self._stop,
                 start_ns=self._wire.start_ns,
-                throttle=self._throttle,
+                wait_turn=self._throttle,
             )
             await self._slices.drain()
             self._writer.add_level(row)
             if self._took_s:
                 request_s = sum(self._took_s) / len(self._took_s)
-            if not self._watcher.after_level(self._writer.directory, row) or stop.is_set():
+            if not self._watcher.after_level(self._writer.directory, row) or self._stop.is_set():
                 return
 
     async def _send(self, request: Request, phase: Phase) -> bool:
@@ -189,7 +211,7 @@ class _Load:
         return _requests(self._settings, self._server, self._salt, level)
 
     async def _reset_prefix_cache(self) -> None:
-        """Where the server can (vLLM in its development mode, SGLang): prompts are fresh anyway, this frees the room."""
+        """Where the server can (vLLM in development mode, SGLang): prompts are fresh anyway, this frees the room."""
         if self._can_reset:
             self._can_reset = False
             with contextlib.suppress(httpx.HTTPError):
@@ -201,6 +223,19 @@ def _requests(settings: Settings, server: Server, salt: str, level: int) -> Iter
     return requests(
         settings.workload, server.vocabulary, seed=settings.seed, salt=salt, level=level, as_ids=server.as_ids
     )
+
+
+def _throttle(rate_per_s: float) -> Callable[[], Awaitable[None]]:
+    """A wait for one's turn: one request in each 1/R seconds, since a limit of R in a second lets R go at once."""
+    period_s = 1 / rate_per_s
+    throttler = Throttler(1, period_s, min(0.01, period_s / 50))
+    line = asyncio.Lock()  # the throttler polls: one waiter at a time does
+
+    async def wait_turn() -> None:
+        async with line, throttler:
+            pass
+
+    return wait_turn
 
 
 class _Interrupts:
@@ -260,10 +295,9 @@ def _check_lengths(settings: Settings, server: Server) -> None:
     ahead = itertools.islice(_requests(settings, server, "", 0), _LOOKED_AHEAD)
     longest = max(ahead, key=lambda request: request.want_input_tokens + request.want_output_tokens)
     if longest.want_input_tokens + longest.want_output_tokens > limit:
-        raise Unusable(
-            f"a request of {longest.want_input_tokens} input and {longest.want_output_tokens} output tokens is over the "
-            f"server's limit of {limit} (max_model_len): choose shorter --input or --output"
-        )
+        asked = f"{longest.want_input_tokens} input and {longest.want_output_tokens} output tokens"
+        hint = "choose shorter --input or --output"
+        raise Unusable(f"a request of {asked} is over the server's limit of {limit} (max_model_len): {hint}")
 
 
 def _default_out(server: Server, workload: Workload) -> Path:
@@ -271,7 +305,7 @@ def _default_out(server: Server, workload: Workload) -> Path:
     return Path("runs") / f"{utc_now():%Y%m%d-%H%M%S}-{name}-{workload.name}"
 
 
-def _header(settings: Settings, target: Target, server: Server, salt: str) -> Header:
+def _header(settings: Settings, target: Target, server: Server, *, salt: str) -> Header:
     label = settings.target if settings.target.startswith("sim:") else target.label
     workload = settings.workload
     return Header(

@@ -56,7 +56,10 @@ async def calibrate(
         raise CalibrationFailed(f"the server counts {base} tokens for the prompt {OPENING!r}")
 
     async def excess(words: tuple[str, ...]) -> int:
-        return await count(" ".join((OPENING, *words))) - base - len(words)
+        extra = await count(" ".join((OPENING, *words))) - base - len(words)
+        if extra < 0:
+            raise CalibrationFailed(f"the server counts {-extra} tokens too few for {len(words)} words")
+        return extra
 
     found = await _one_token_words(excess, want_words, max_calls - 2, probe_words)
     if len(found) < FEWEST_WORDS:

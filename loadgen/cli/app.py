@@ -1,0 +1,79 @@
+"""The command line: `loadgen COMMAND`. Each command is a file of its own and imports what it needs when it runs."""
+
+import sys
+from pathlib import Path
+
+from cyclopts import App, CycloptsError
+from cyclopts.config import Toml
+
+EXIT_USAGE = 2
+
+app = App(
+    name="loadgen",
+    help="Measure how an LLM endpoint serves: TTFT, ITL and throughput at each load, and the curve that joins them.",
+    help_epilogue="""Examples
+
+    loadgen run localhost:8000
+    loadgen run https://api.example.com/v1 --model m --concurrency 1,8,32
+    loadgen run sim:llama-3.1-8b@h100 --input 512 --output 128
+    loadgen run localhost:8000 --json --quiet | jq '.levels[].ttft_ms.p50'
+    loadgen report runs/NAME
+""",
+    help_format="plaintext",
+    version_flags=["--version"],
+)
+for name, text in {
+    "run": "Measure one or more levels of load.",
+    "check": "One probe: address, model, what the server accepts, how it counts tokens.",
+    "report": "Summary, table and plots again from a recorded run.",
+    "sim": "Serve the simulated engine.",
+}.items():
+    app.command(f"loadgen.cli.{name}:{name}", name=name, help=text)
+
+
+def main() -> None:
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command line; the exit code. What the user got wrong is one line on standard error."""
+    try:
+        arguments = _use_config(arguments)
+        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _complain(f"{error} (loadgen --help shows the flags)")
+    except ValueError as error:
+        return _complain(str(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{place}{error.strerror or error}")
+    except KeyboardInterrupt:
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _use_config(arguments: list[str]) -> list[str]:
+    """`--config FILE` has to be known before the other flags are read."""
+    app.config = ()
+    for place, word in enumerate(arguments):
+        if word == "--config" and place + 1 < len(arguments):
+            path, rest = arguments[place + 1], arguments[place + 2 :]
+        elif word.startswith("--config="):
+            path, rest = word.removeprefix("--config="), arguments[place + 1 :]
+        else:
+            continue
+        if not Path(path).is_file():
+            raise ValueError(f"--config {path}: no such file")
+        app.config = (Toml(path, use_commands_as_keys=False),)
+        return [*arguments[:place], *rest]
+    return arguments
+
+
+def _complain(message: str) -> int:
+    line = " ".join(str(message).split())
+    sys.stderr.write("".join(c for c in f"loadgen: {line}" if c.isprintable()) + "\n")
+    return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""`loadgen check TARGET`: what a run would find before its first request."""
+
+import asyncio
+
+from loadgen.cli.options import Options, settings
+
+_DEFAULT = Options()
+
+
+def check(target: str, /, options: Options = _DEFAULT) -> int:
+    """Probe a target without load: its address, model, what it accepts, and how it counts tokens.
+
+    Parameters
+    ----------
+    target
+        As for run.
+    """
+    import msgspec
+    import uvloop
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from loadgen.run import probe
+
+    chosen = settings(target, options)
+    try:
+        server = uvloop.run(probe(chosen))
+    except asyncio.CancelledError:
+        return 130
+    facts = {"model": server.dialect.model, "api": server.dialect.api, **server.facts}
+    console = Console()
+    if options.json:
+        console.out(msgspec.json.format(msgspec.json.encode(facts)).decode(), highlight=False)
+        return 0
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+        table.add_row(
+            name.replace("_", " "), Text("unknown" if shown is None else str(shown).encode("unicode_escape").decode())
+        )
+    console.print(table)
+    return 0

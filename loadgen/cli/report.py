@@ -1,0 +1,51 @@
+"""`loadgen report RUN`: summary, table and plots again from a recorded run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from analysis.summary import Summary
+
+
+def report(run: Path, /, *, json: Annotated[bool, Parameter(negative=(), show_default=False)] = False) -> int:
+    """Write summary.json, curve.png and curve.svg again, the same bytes from the same records, and print the table.
+
+    Parameters
+    ----------
+    run
+        The directory that `loadgen run` wrote.
+    json
+        Print the summary as JSON instead of the table.
+    """
+    return present(run, json=json)
+
+
+def present(directory: Path, *, json: bool = False, quiet: bool = False) -> int:
+    """Finish a run and show it: results on standard output, where the files are on standard error.
+
+    The exit code. Raises ValueError where the run cannot be read.
+    """
+    from rich.console import Console
+
+    from analysis import summary, tables
+
+    result = finish(directory)
+    if json:
+        print(summary.dumps(result), end="")  # noqa: T201 - the result goes to standard output
+    else:
+        tables.show(result, Console())
+    if not quiet:
+        Console(stderr=True).print(f"{directory}/: summary.json, curve.png, curve.svg", markup=False, highlight=False)
+    return summary.exit_code(result)
+
+
+def finish(directory: Path) -> "Summary":
+    """Write summary.json, curve.png and curve.svg from the records in `directory`."""
+    from analysis import plots, summary
+
+    result = summary.summarize(directory)
+    summary.write(result, directory / "summary.json")
+    plots.draw(result, directory)
+    return result

@@ -1,0 +1,84 @@
+"""Values as users write them, with their units. Each function raises ValueError with what was expected."""
+
+import re
+from typing import Any
+
+import msgspec
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST = 100_000
+
+
+def duration_s(text: str) -> float:
+    """`30s`, `500ms`, `2m`, `1h`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m|h)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is no duration: write a number above 0 with its unit, such as 30s, 500ms or 2m")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def rate_per_s(text: str) -> float:
+    """`2`, `2/s` or `0.5`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(?:/s)?", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is no rate: write requests per second above 0, such as 2 or 2/s")
+    return float(match[1])
+
+
+def levels(text: str) -> tuple[int, ...]:
+    """`1,2,4`, or `1..64` for 1, 2, 4 ... 64 (doubling; the end is always a level), or both mixed."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        low = _level(first, text)
+        high = _level(last, text) if dots else low
+        if high < low:
+            raise ValueError(f"{text!r}: the range {part.strip()} runs backwards, write {high}..{low}")
+        while low < high:
+            found.append(low)
+            low *= 2
+        found.append(high)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{text!r}: a level is named twice")
+    return tuple(found)
+
+
+def _level(text: str, whole: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= _MOST:
+        raise ValueError(f"{whole!r}: a level is a number from 1 to {_MOST}, as in 1,2,4 or 1..64 (got {text!r})")
+    return int(text)
+
+
+def header(text: str) -> tuple[str, str]:
+    """`Name: value`."""
+    name, colon, value = text.partition(":")
+    name, value = name.strip(), value.strip()
+    if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not value.isprintable():
+        raise ValueError("--header expects 'Name: value'")  # the value may be a secret: do not repeat it
+    return name, value
+
+
+def body(text: str) -> dict[str, Any]:
+    """A JSON object to merge into each request."""
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"--body is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError("--body expects a JSON object, such as '{\"temperature\": 0}'")
+    if fields.get("n") not in (None, 1) or fields.get("best_of") not in (None, 1):
+        raise ValueError("--body: n and best_of above 1 are refused, the times of several answers cannot be told apart")
+    if fields.get("stream", True) is not True:
+        raise ValueError("--body: stream must stay true, without a stream there is no token to time")
+    return fields
+
+
+def timeouts(text: str) -> dict[str, float]:
+    """`first=60s,idle=30s,total=600s,connect=10s`, any of them."""
+    limits = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in ("first", "idle", "total", "connect"):
+            raise ValueError(f"--timeout {text!r}: expected first=, idle=, total= or connect= (got {part.strip()!r})")
+        limits[f"{name}_s"] = duration_s(value)
+    return limits
