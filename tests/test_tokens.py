@@ -81,13 +81,24 @@ def test_it_fails_where_few_words_are_one_token() -> None:
 
 
 def test_it_fails_where_counts_do_not_add_up() -> None:
-    async def remembers(text: str) -> int:  # as a server that counts only what is not in its prefix cache
+    async def changes(text: str) -> int:  # as a server that begins to add a preamble
         asked.append(text)
-        return len(text.split(" ")) - (3 if len(asked) > 3 else 0)
+        return len(text.split(" ")) + (3 if len(asked) > 3 else 0)
 
     asked: list[str] = []
-    with pytest.raises(CalibrationFailed, match=r"129 tokens was counted as -3"):
-        asyncio.run(calibrate(remembers, counted_by="usage"))
+    with pytest.raises(CalibrationFailed, match=r"129 tokens was counted as \+3"):
+        asyncio.run(calibrate(changes, counted_by="usage"))
+
+
+def test_a_server_that_always_counts_the_same_is_not_asked_again_and_again() -> None:
+    async def constant(text: str) -> int:
+        asked.append(text)
+        return 100
+
+    asked: list[str] = []
+    with pytest.raises(CalibrationFailed, match="too few for 128 words"):
+        asyncio.run(calibrate(constant, counted_by="usage"))
+    assert len(asked) == 2
 
 
 def test_it_fails_where_nothing_is_counted() -> None:
