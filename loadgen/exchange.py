@@ -24,6 +24,7 @@ from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices
 from workloads.request import Request
 
+_HEADERS = {"Content-Type": "application/json"}
 _STEP_CHUNKS = 16  # reads parsed before the slice looks at the clock
 
 
@@ -95,6 +96,7 @@ class Exchange:
             "POST",
             wire.url,
             content=body(wire.dialect, self._request.prompt, self._request.want_output_tokens),
+            headers=_HEADERS,
             timeout=httpx.Timeout(None, connect=wire.limits.connect_s),
             extensions={"arrivals": arrivals},
         )
