@@ -1,0 +1,88 @@
+"""Synthetic run directories with known answers."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+
+from analysis import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+few_examples = settings(deadline=None, max_examples=40)  # each writes and reads a run directory
+
+Row = dict[str, Any]
+
+
+def header(**changes: Any) -> Row:
+    facts = {
+        "format": 1, "loadgen": "0.1.0", "started_at": "2026-11-29T12:00:00Z", "target": "http://localhost:8000",
+        "model": "tiny", "api": "chat", "workload": {"name": "chat", "input": "512", "output": "256", "digest": "ab12"},
+        "seed": 0, "slo": [], "clock": "kernel", "host": {"cpu": "any", "cores": 2},
+        "server": {"max_model_len": 4096, "dropped": [], "template_tokens": 4, "prompt_tokens_from": "usage"},
+        "options": {"insecure": False, "workers": 1, "duration": "30s"}, "salt": "s",
+        "levels": [{"level": 0, "concurrency": 1, "rate_per_s": None}],
+    }  # fmt: skip
+    return facts | changes
+
+
+def row(index: int = 0, sent_us: int | None = 0, events_us: Sequence[int] = (100_000, 120_000), **changes: Any) -> Row:
+    """A measured, complete request; the events come `events_us` after it was sent, one token each."""
+    events = list(events_us)
+    values = {
+        "level": 0, "index": index, "phase": "measure", "status": "ok", "error": None, "http_status": 200, "retries": 0,
+        "due_us": sent_us, "sent_us": sent_us, "connect_us": None, "headers_us": 50, "end_us": max(events, default=10),
+        "events_us": events, "events_tokens": None, "answer_event": 0 if events else None, "bounds": 0,
+        "read_lag_us": 20, "prompt_tokens": 512, "output_tokens": len(events), "reasoning_tokens": None,
+        "cached_tokens": 0, "tokens_from": "usage", "want_input_tokens": 512, "want_output_tokens": len(events),
+        "finish_reason": "length",
+    }  # fmt: skip
+    return values | changes
+
+
+def failed(index: int = 0, sent_us: int | None = 0, kind: str = "http_status", **changes: Any) -> Row:
+    nothing = {"prompt_tokens": None, "output_tokens": None, "tokens_from": None, "want_output_tokens": 2}
+    error = {"kind": kind, "message": f"{kind} happened"}
+    return row(index, sent_us, (), status="failed", error=error, **(nothing | changes))
+
+
+def ended(level: int = 0, start_us: int = 0, end_us: int = 30_000_000, **changes: Any) -> Row:
+    values = {"level": level, "start_us": start_us, "end_us": end_us, "ended_by": "duration"}
+    return values | {"cpu_us": 1_000_000, "clock_step_us": 0} | changes
+
+
+def closed_loop(
+    slots: int = 1, each: int = 10, ttft_us: int = 100_000, itl_us: int = 20_000, events: int = 10, **changes: Any
+) -> list[Row]:
+    """`slots` streams of `each` measured requests back to back, starts staggered, one more request each as warm-up.
+
+    Every request takes exactly the same time, and the last starts are one request before the end.
+    """
+    stream = [ttft_us + itl_us * event for event in range(events)]
+    rows = []
+    for slot in range(slots):
+        for turn in range(each + 1):
+            sent_us = slot * stream[-1] // slots + turn * stream[-1]
+            phase = "measure" if turn else "warmup"
+            rows.append(row(turn * slots + slot, sent_us, stream, phase=phase, **changes))
+    return rows
+
+
+def write(directory: Path, rows: Iterable[Row], ends: Iterable[Row] = (), head: Row | None = None) -> Path:
+    """The directory, made where it is not there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "run.json").write_text(json.dumps(header() if head is None else head))
+    (directory / "requests.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (directory / "levels.jsonl").write_text("".join(json.dumps(one) + "\n" for one in ends))
+    return directory
+
+
+def requests(*rows: Row) -> records.Requests:
+    """Rows of level 0, as they are read."""
+    with tempfile.TemporaryDirectory() as directory:
+        return records.read(write(Path(directory), rows)).requests.get(0, records.NO_REQUESTS)
