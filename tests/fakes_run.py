@@ -65,8 +65,8 @@ def closed_loop(
     """
     stream = [ttft_us + itl_us * event for event in range(events)]
     rows = []
-    for slot in range(slots):
-        for turn in range(each + 1):
+    for turn in range(each + 1):
+        for slot in range(slots):
             sent_us = slot * stream[-1] // slots + turn * stream[-1]
             phase = "measure" if turn else "warmup"
             rows.append(row(turn * slots + slot, sent_us, stream, phase=phase, **changes))
@@ -86,3 +86,23 @@ def requests(*rows: Row) -> records.Requests:
     """Rows of level 0, as they are read."""
     with tempfile.TemporaryDirectory() as directory:
         return records.read(write(Path(directory), rows)).requests.get(0, records.NO_REQUESTS)
+
+
+def sweep(directory: Path, *, model: str = "meta-llama/Llama-3.1-8B-Instruct") -> Path:
+    """Five levels: two with few requests, two with enough for a p99, of which one has failures, and one that broke."""
+    rows, ends = [], []
+    for level, slots in enumerate((1, 2, 64, 128, 256)):
+        itl_us = 10_000 + 100 * slots
+        made = closed_loop(
+            slots, each=10 if slots < 4 else 1000 // slots, ttft_us=50_000 + 2_000 * slots, itl_us=itl_us
+        )
+        for place, one in enumerate(made):
+            one |= {"level": level, "sent_us": one["sent_us"] + level * 60_000_000}
+            one["due_us"] = one["sent_us"]
+            if (slots == 128 and place % 50 == 0) or (slots == 256 and place % 3):
+                message = "out of memory \x1b[31m[red]at step 7[/red]"
+                one |= {"status": "failed", "error": {"kind": "stream_error", "message": message}}
+            rows.append(one)
+        ends.append(ended(level, level * 60_000_000, level * 60_000_000 + 30_000_000))
+    levels = [{"level": level, "concurrency": slots} for level, slots in enumerate((1, 2, 64, 128, 256, 512))]
+    return write(directory, rows, ends, header(model=model, levels=levels))

@@ -1,0 +1,296 @@
+"""One frozen Summary of a run: the only source of summary.json, the tables and the plots.
+
+Numbers are rounded to 6 significant digits once, here, so that all of them show the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from analysis import metrics, quantiles, records, validity, window
+from analysis.validity import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from analysis.records import Floats, Requests, Run
+
+DIGITS = 6
+SATURATED_GAIN = 0.05  # output tokens/s gained per doubling of the load, of the largest: under it there is no more
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured requests: sent = ok + failed + cancelled."""
+
+    sent: int
+    ok: int
+    failed: int
+    cancelled: int
+    errors: dict[str, int]
+
+
+class Achieved(msgspec.Struct, frozen=True, kw_only=True):
+    concurrency: float | None
+    rate_per_s: float | None
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
+    whole_run_output_tokens_per_s: float | None
+    per_user_tokens_per_s: float | None
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True):
+    requests_per_s: float | None
+    share: float | None
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the ok requests. `source` is "usage", "tokenizer", "events", or "mixed"."""
+
+    prompt_mean: float | None
+    output_mean: float | None
+    want_output_mean: float | None
+    source: str | None = msgspec.field(name="from")
+    per_event: float | None
+    cached_share: float | None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    term: str
+    verdict: Literal["PASS", "FAIL", "UNDECIDED"]
+    observed_ms: float | None
+    exceed: float | None
+    exceed_ci: tuple[float | None, float | None]
+    n_eff: int | None
+
+
+class ReadLag(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the measured requests, of the largest lag of each."""
+
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class SendLag(msgspec.Struct, frozen=True, kw_only=True):
+    p99: float | None
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    clock: Literal["kernel", "user"]
+    read_lag_ms: ReadLag
+    send_lag_ms: SendLag
+    bound_share: float | None
+    cpu_share: float | None
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """A level as in summary.json. `server`, `floors`, `goodput` and `verdicts` are not filled yet."""
+
+    level: int
+    concurrency: int | None
+    rate_per_s: float | None
+    validity: Literal["VALID", "INVALID"]
+    findings: tuple[Finding, ...]
+    requests: Counts
+    window_s: float | None
+    achieved: Achieved
+    throughput: Throughput
+    goodput: Goodput | None
+    ttft_ms: quantiles.Distribution
+    ttft_sent_ms: quantiles.Distribution
+    ttfat_ms: quantiles.Distribution
+    itl_ms: quantiles.Distribution
+    tpot_ms: quantiles.Distribution
+    e2e_ms: quantiles.Distribution
+    tokens: Tokens
+    verdicts: tuple[Verdict, ...]
+    client: Client
+    server: None = None
+    floors: None = None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """summary.json: the facts of the header, then the levels."""
+
+    format: int
+    loadgen: str
+    started_at: str
+    target: str
+    model: str | None
+    api: str
+    workload: records.Workload
+    seed: int
+    slo: Any
+    clock: Literal["kernel", "user"]
+    host: dict[str, Any]
+    server: dict[str, Any]
+    options: dict[str, Any]
+    levels: tuple[Level, ...]
+
+
+def summarize(directory: Path) -> Summary:
+    """The run in `directory`. Raises ValueError where it cannot be read (see `records.read`)."""
+    run = records.read(directory)
+    levels = [summarize_level(run, level) for level in sorted(run.requests | run.ended)]
+    if run.cut_rows and levels:
+        cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
+        levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
+    facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name != "levels"}
+    return Summary(**facts, levels=tuple(levels))
+
+
+def summarize_level(run: Run, level: int) -> Level:
+    """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
+    requests = run.requests.get(level, records.NO_REQUESTS)
+    planned, ended = run.header.planned(level), run.ended.get(level)
+    tokens = metrics.event_tokens(requests)
+    steady = window.find(requests)
+    flow = None if steady is None else window.flow(requests, tokens, steady)
+    sampled = requests.measured & requests.ok
+    itl_ms = metrics.itl_ms(requests, sampled)
+    itl = quantiles.distribution(itl_ms)
+    evidence = validity.Evidence(
+        header=run.header, planned=planned, ended=ended, requests=requests, flow=flow, itl_ms=itl_ms, itl=itl
+    )
+    found = validity.findings(evidence)
+    return _rounded_level(
+        Level(
+            level=level,
+            concurrency=planned.concurrency,
+            rate_per_s=planned.rate_per_s,
+            validity=validity.validity(found),
+            findings=found,
+            requests=_counts(requests),
+            window_s=None if flow is None else flow.length_s,
+            achieved=Achieved(
+                concurrency=None if flow is None else flow.concurrency,
+                rate_per_s=None if flow is None else flow.starts_per_s,
+            ),
+            throughput=_throughput(requests, tokens, flow, planned.concurrency),
+            goodput=None,
+            ttft_ms=quantiles.distribution(metrics.ttft_ms(requests)[sampled]),
+            ttft_sent_ms=quantiles.distribution(metrics.ttft_sent_ms(requests)[sampled]),
+            ttfat_ms=quantiles.distribution(metrics.ttfat_ms(requests)[sampled]),
+            itl_ms=itl,
+            tpot_ms=quantiles.distribution(metrics.tpot_ms(requests, tokens)[sampled]),
+            e2e_ms=quantiles.distribution(metrics.e2e_ms(requests)[sampled]),
+            tokens=_tokens(requests),
+            verdicts=(),
+            client=_client(run.header, ended, requests),
+        )
+    )
+
+
+def write(summary: Summary, path: Path) -> None:
+    """Strict, indented JSON, the same bytes for the same summary."""
+    path.write_text(dumps(summary), encoding="ascii")
+
+
+def dumps(summary: Summary) -> str:
+    """ASCII only: whatever a server put into a name or a message cannot steer a terminal."""
+    return json.dumps(msgspec.to_builtins(summary), indent=2, allow_nan=False) + "\n"
+
+
+def exit_code(summary: Summary) -> int:
+    """0 where every level is valid, 4 where one is not or there is none."""
+    return 0 if summary.levels and all(level.validity == "VALID" for level in summary.levels) else 4
+
+
+def load(level: Level) -> str:
+    """What the level asked of the server: `8` requests at once, or `4/s`."""
+    if level.concurrency is not None:
+        return str(level.concurrency)
+    return f"level {level.level}" if level.rate_per_s is None else f"{level.rate_per_s:g}/s"
+
+
+def saturated(levels: Sequence[Level]) -> bool:
+    """Whether the last step up in concurrency gained, per doubling, under 5 % of the largest output tokens/s.
+
+    Only a valid pair of levels can say so: a client or a server that fails looks saturated too.
+    """
+    if len(levels) < 2:
+        return False
+    before, last = levels[-2:]
+    rates = [level.throughput.output_tokens_per_s for level in levels]
+    if rates[-1] is None or rates[-2] is None or "INVALID" in (before.validity, last.validity):
+        return False
+    if before.concurrency is None or last.concurrency is None or last.concurrency <= before.concurrency:
+        return False
+    gain = (rates[-1] - rates[-2]) / math.log2(last.concurrency / before.concurrency)
+    return gain < SATURATED_GAIN * max(rate for rate in rates if rate is not None)
+
+
+def _counts(requests: Requests) -> Counts:
+    measured = requests.measured
+    failed = measured & requests.failed
+    kinds, counts = np.unique(requests.error[failed], return_counts=True)
+    return Counts(
+        sent=int(measured.sum()),
+        ok=int((measured & requests.ok).sum()),
+        failed=int(failed.sum()),
+        cancelled=int((measured & requests.cancelled).sum()),
+        errors={str(kind) or "unknown": int(count) for kind, count in zip(kinds, counts, strict=True)},
+    )
+
+
+def _throughput(requests: Requests, tokens: Floats, flow: window.Flow | None, users: int | None) -> Throughput:
+    """Per user: over the slots of the closed loop, in the open loop over the requests in flight."""
+    share = None if flow is None else users or flow.concurrency
+    return Throughput(
+        requests_per_s=None if flow is None else flow.requests_per_s,
+        output_tokens_per_s=None if flow is None else flow.output_tokens_per_s,
+        total_tokens_per_s=None if flow is None else flow.total_tokens_per_s,
+        whole_run_output_tokens_per_s=window.whole_run_tokens_per_s(requests, tokens),
+        per_user_tokens_per_s=None if flow is None or not share else flow.output_tokens_per_s / share,
+    )
+
+
+def _tokens(requests: Requests) -> Tokens:
+    sampled = requests.measured & requests.ok
+    sources = sorted({str(source) for source in np.unique(requests.tokens_from[sampled])} - {""})
+    return Tokens(
+        prompt_mean=metrics.known_mean(requests.prompt_tokens[sampled]),
+        output_mean=metrics.known_mean(requests.output_tokens[sampled]),
+        want_output_mean=metrics.known_mean(requests.want_output_tokens[sampled]),
+        source=None if not sources else sources[0] if len(sources) == 1 else "mixed",
+        per_event=metrics.per_event(requests, sampled),
+        cached_share=metrics.cached_share(requests, sampled),
+    )
+
+
+def _client(header: records.Header, ended: records.Ended | None, requests: Requests) -> Client:
+    read = quantiles.distribution(requests.read_lag_us[requests.measured] / 1e3)
+    send = quantiles.distribution(metrics.send_lag_ms(requests)[requests.measured])
+    return Client(
+        clock=header.clock,
+        read_lag_ms=ReadLag(p50=read.p50, p99=read.p99, max=read.max),
+        send_lag_ms=SendLag(p99=send.p99),
+        bound_share=metrics.bound_share(requests, requests.measured),
+        cpu_share=validity.cpu_share(header, ended),
+    )
+
+
+def _rounded_level(level: Level) -> Level:
+    return msgspec.convert(_rounded(msgspec.to_builtins(level)), Level)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is no result")
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from analysis import summary
+from loadgen.cli import report
+from tests import fakes_run as fakes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = ("summary.json", "curve.png", "curve.svg")
+
+
+def test_the_same_bytes_again_also_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = fakes.sweep(tmp_path / "here")
+    assert report.report(here) == 4
+    first = [(here / name).read_bytes() for name in FILES]
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("run.json", "requests.jsonl", "levels.jsonl"):
+        shutil.copy(here / name, there)
+    assert report.report(there) == 4
+    assert [(there / name).read_bytes() for name in FILES] == first
+    assert capsys.readouterr().out.count("INVALID") == 2
+
+
+def test_json_is_the_summary_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = fakes.write(tmp_path, fakes.closed_loop(1, each=9))
+    assert report.report(directory, json=True) == 0
+    captured = capsys.readouterr()
+    assert captured.out == (directory / "summary.json").read_text()
+    assert json.loads(captured.out)["levels"][0]["requests"]["ok"] == 9
+    assert "curve.png" in captured.err.replace("\n", "")
+
+
+def test_quiet_says_nothing_beside_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report.present(fakes.write(tmp_path, fakes.closed_loop(1, each=9)), quiet=True)
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "TTFT" in captured.out
+
+
+def test_finish_returns_what_it_wrote(tmp_path: Path) -> None:
+    result = report.finish(fakes.write(tmp_path, fakes.closed_loop(1, each=9)))
+    assert (tmp_path / "summary.json").read_text() == summary.dumps(result)
+
+
+def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no run\.json"):
+        report.report(tmp_path)

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import records, summary
+from tests import fakes_run as fakes
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+# summary.json of contract.md, key by key.
+DISTRIBUTION = "n n_eff mean min p50 p90 p95 p99 max p50_ci95 p99_ci95"
+LEVEL: dict[str, str | None] = {
+    "level": None,
+    "concurrency": None,
+    "rate_per_s": None,
+    "validity": None,
+    "findings": None,
+    "requests": "sent ok failed cancelled errors",
+    "window_s": None,
+    "achieved": "concurrency rate_per_s",
+    "throughput": (
+        "requests_per_s output_tokens_per_s total_tokens_per_s whole_run_output_tokens_per_s per_user_tokens_per_s"
+    ),
+    "goodput": None,
+    **dict.fromkeys(("ttft_ms", "ttft_sent_ms", "ttfat_ms", "itl_ms", "tpot_ms", "e2e_ms"), DISTRIBUTION),
+    "tokens": "prompt_mean output_mean want_output_mean from per_event cached_share",
+    "verdicts": None,
+    "client": "clock read_lag_ms send_lag_ms bound_share cpu_share",
+    "server": None,
+    "floors": None,
+}
+HEADER = "format loadgen started_at target model api workload seed slo clock host server options levels"
+
+
+def shape_of(level: dict[str, Any]) -> dict[str, str | None]:
+    return {key: " ".join(level[key]) if LEVEL.get(key) is not None else None for key in level}
+
+
+@pytest.mark.parametrize("rows", [[], fakes.closed_loop(4, each=20)])
+def test_every_field_of_the_contract_is_there(tmp_path: Path, rows: list[Any]) -> None:
+    made = summary.summarize(fakes.write(tmp_path, rows, [fakes.ended()]))
+    text = summary.dumps(made)
+    assert " ".join(json.loads(text)) == HEADER
+    level = json.loads(text)["levels"][0]
+    assert shape_of(level) == LEVEL
+    assert (level["goodput"], level["verdicts"], level["server"], level["floors"]) == (None, [], None, None)
+
+
+def test_known_answers(tmp_path: Path) -> None:
+    rows = [*fakes.closed_loop(4, each=100), fakes.failed(900, 1_000_000, "rate_limited")]
+    rows.append(fakes.row(901, 1_000_000, status="cancelled"))
+    ends = [fakes.ended(cpu_us=3_000_000)]
+    directory = fakes.write(tmp_path, rows, ends, fakes.header(levels=[{"level": 0, "concurrency": 4}]))
+    level = summary.summarize(directory).levels[0]
+    counts = summary.Counts(sent=402, ok=400, failed=1, cancelled=1, errors={"rate_limited": 1})
+    assert level.requests == counts
+    assert level.validity == "VALID"
+    assert level.window_s == pytest.approx(27.93)
+    assert level.throughput.output_tokens_per_s == pytest.approx(4 * 10 / 0.28, rel=0.01)
+    assert level.throughput.output_tokens_per_s is not None
+    assert level.throughput.per_user_tokens_per_s == pytest.approx(level.throughput.output_tokens_per_s / 4, rel=1e-5)
+    assert (level.ttft_ms.n, level.ttft_ms.p99, level.e2e_ms.p50, level.tpot_ms.mean) == (400, 100, 280, 20)
+    assert (level.itl_ms.n, level.itl_ms.max) == (3600, 20)
+    assert level.tokens == summary.Tokens(
+        prompt_mean=512, output_mean=10, want_output_mean=10, source="usage", per_event=1, cached_share=0
+    )
+    assert level.client.read_lag_ms == summary.ReadLag(p50=0.02, p99=0.02, max=0.02)
+    assert level.client.cpu_share == 0.1
+
+
+def test_open_loop_divides_by_the_requests_in_flight(tmp_path: Path) -> None:
+    head = fakes.header(levels=[{"level": 0, "rate_per_s": 4.0}])
+    level = summary.summarize(fakes.write(tmp_path, fakes.closed_loop(4, each=20), [], head)).levels[0]
+    assert level.throughput.per_user_tokens_per_s == pytest.approx(10 / 0.28, rel=0.01)
+    assert summary.load(level) == "4/s"
+
+
+def test_sources_of_counts_are_named(tmp_path: Path) -> None:
+    rows = [fakes.row(0), fakes.row(1, tokens_from="events")]
+    assert summary.summarize(fakes.write(tmp_path, rows)).levels[0].tokens.source == "mixed"
+
+
+def test_levels_that_were_not_run_are_left_out_and_empty_ones_are_invalid(tmp_path: Path) -> None:
+    head = fakes.header(levels=[{"level": i, "concurrency": 2**i} for i in range(3)])
+    fakes.write(tmp_path, fakes.closed_loop(1, each=9, level=0), [fakes.ended(0), fakes.ended(1)], head)
+    made = summary.summarize(tmp_path)
+    assert [(level.concurrency, level.validity) for level in made.levels] == [(1, "VALID"), (2, "INVALID")]
+    assert summary.exit_code(made) == 4
+
+
+def test_exit_code(tmp_path: Path) -> None:
+    rows = fakes.closed_loop(1, each=9)
+    assert summary.exit_code(summary.summarize(fakes.write(tmp_path / "a", rows, [fakes.ended()]))) == 0
+    assert (
+        summary.exit_code(summary.summarize(fakes.write(tmp_path / "b", rows, [fakes.ended(clock_step_us=9999)]))) == 4
+    )
+    assert summary.exit_code(summary.summarize(fakes.write(tmp_path / "c", []))) == 4
+
+
+def test_a_cut_row_is_a_finding(tmp_path: Path) -> None:
+    fakes.write(tmp_path, fakes.closed_loop(1, each=9))
+    with (tmp_path / "requests.jsonl").open("a") as file:
+        file.write('{"level": 0, "ind')
+    assert "cut-row" in {finding.code for finding in summary.summarize(tmp_path).levels[0].findings}
+
+
+def test_a_level_is_summarised_while_the_run_goes_on(tmp_path: Path) -> None:
+    fakes.sweep(tmp_path)
+    whole = summary.summarize(tmp_path)
+    assert summary.summarize_level(records.read(tmp_path, only=2), 2) == whole.levels[2]
+
+
+def test_bytes_are_strict_ascii_and_the_same(tmp_path: Path) -> None:
+    fakes.sweep(tmp_path, model="\x9b31mmodèle")
+    for name in ("a", "b"):
+        summary.write(summary.summarize(tmp_path), tmp_path / name)
+    data = (tmp_path / "a").read_bytes()
+    assert data == (tmp_path / "b").read_bytes()
+    assert data.isascii()
+    assert not set(range(32)) - {10} & set(data)
+    assert msgspec.json.decode(data, type=summary.Summary) == summary.summarize(tmp_path)
+
+
+def test_nan_is_refused(tmp_path: Path) -> None:
+    made = summary.summarize(fakes.write(tmp_path, fakes.closed_loop(1, each=9)))
+    broken = msgspec.structs.replace(made.levels[0], window_s=float("nan"))
+    with pytest.raises(ValueError, match=r"[Nn]a[Nn]|JSON"):
+        summary.dumps(msgspec.structs.replace(made, levels=(broken,)))
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict | list | tuple):
+        return [leaf for item in (value.values() if isinstance(value, dict) else value) for leaf in leaves(item)]
+    return [value]
+
+
+awkward_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "events_us": st.lists(st.integers(0, 10**7), max_size=5).map(sorted),
+            "status": st.sampled_from(["ok", "failed", "cancelled"]),
+            "phase": st.sampled_from(["warmup", "measure"]),
+            "sent_us": st.none() | st.integers(0, 10**7),
+            "due_us": st.none() | st.integers(0, 10**7),
+            "end_us": st.none() | st.integers(0, 10**7),
+            "tokens_from": st.none() | st.sampled_from(["usage", "tokenizer", "events"]),
+            **dict.fromkeys(
+                ("prompt_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "bounds", "read_lag_us"),
+                st.none() | st.integers(0, 1000),
+            ),
+        }
+    ),
+    max_size=10,
+)
+
+
+@fakes.few_examples
+@given(awkward_rows, st.randoms(use_true_random=False))
+def test_any_rows_give_strict_json_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], shuffler: random.Random
+) -> None:
+    made = [fakes.row(index, **row) for index, row in enumerate(rows)]
+    directory = tmp_path_factory.mktemp("run")
+    first = summary.summarize(fakes.write(directory, made, [fakes.ended()]))
+    numbers = [leaf for leaf in leaves(json.loads(summary.dumps(first))["levels"]) if isinstance(leaf, float)]
+    assert all(float(f"{number:.6g}") == number for number in numbers)
+    shuffler.shuffle(made)
+    assert summary.summarize(fakes.write(directory, made, [fakes.ended()])) == first
+    for level in first.levels:
+        assert level.requests.sent == level.requests.ok + level.requests.failed + level.requests.cancelled
+        assert level.requests.ok or level.validity == "INVALID"
+
+
+def ladder(*steps: tuple[int, float | None], invalid: int | None = None) -> list[summary.Level]:
+    level = summary.summarize_level(
+        records.Run(header=msgspec.convert(fakes.header(), records.Header), ended={}, requests={}, cut_rows=0), 0
+    )
+    return [
+        msgspec.structs.replace(
+            level,
+            concurrency=concurrency,
+            validity="INVALID" if concurrency == invalid else "VALID",
+            throughput=msgspec.structs.replace(level.throughput, output_tokens_per_s=rate),
+        )
+        for concurrency, rate in steps
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "invalid", "expected"),
+    [
+        ([], None, False),
+        ([(1, 100.0)], None, False),
+        ([(1, 100.0), (2, 190.0)], None, False),
+        ([(1, 100.0), (2, 106.0)], None, False),
+        ([(1, 100.0), (2, 104.0)], None, True),
+        ([(1, 100.0), (2, 90.0)], None, True),
+        ([(1, 100.0), (4, 110.0)], None, True),  # two doublings
+        ([(1, 100.0), (4, 112.0)], None, False),
+        ([(1, 100.0), (2, None)], None, False),
+        ([(1, 100.0), (2, 100.0)], 2, False),
+        ([(2, 100.0), (1, 100.0)], None, False),
+    ],
+)
+def test_saturated(steps: list[tuple[int, float | None]], invalid: int | None, expected: bool) -> None:
+    assert summary.saturated(ladder(*steps, invalid=invalid)) is expected
+
+
+def test_the_numbers_need_neither_plots_nor_tables() -> None:
+    code = "import sys, analysis.summary; print({'matplotlib', 'rich', 'loadgen', 'httpx'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from analysis import summary, tables
+from tests import fakes_run as fakes
+
+GOLDEN = Path(__file__).parent / "golden" / "table.txt"
+
+
+def shown(made: summary.Summary, width: int = 80, **settings: Any) -> str:
+    text = io.StringIO()
+    tables.show(made, Console(file=text, width=width, **settings))
+    return text.getvalue()
+
+
+def test_golden(tmp_path: Path) -> None:
+    """Look at the difference; where it is right, write it: the message holds the new text."""
+    text = shown(summary.summarize(fakes.sweep(tmp_path)))
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    assert text == GOLDEN.read_text(encoding="utf-8"), text
+
+
+def test_null_is_a_dash_with_one_footnote(tmp_path: Path) -> None:
+    text = shown(summary.summarize(fakes.write(tmp_path, fakes.closed_loop(1, each=9))))
+    assert text.count("not known:") == 1
+    assert "a p99 368" in text
+    full = shown(summary.summarize(fakes.write(tmp_path, fakes.closed_loop(1, each=400))))
+    assert tables.UNKNOWN not in full
+
+
+def test_no_window_is_in_the_footnote(tmp_path: Path) -> None:
+    text = shown(summary.summarize(fakes.write(tmp_path, [fakes.row()])), width=200)
+    assert "throughput needs two requests that start after the warm-up" in text
+
+
+def test_findings_are_merged_over_levels_severest_first(tmp_path: Path) -> None:
+    text = shown(summary.summarize(fakes.sweep(tmp_path)), width=300)
+    lines = text[text.index("error") :].splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["error", "survivors"],
+        ["warning", "failures"],
+        ["info", "few-samples"],
+    ]
+    assert "failures at 128, 256; at 256:" in text
+    assert "few-samples at 1, 2, 256; at 256:" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_words_of_a_server_cannot_steer_the_terminal(tmp_path: Path, terminal: bool) -> None:
+    evil = "a\x1b]0;x\x07b\x9b31m\u202e[bold]c[/bold] :smile:\n\r"
+    text = shown(summary.summarize(fakes.sweep(tmp_path, model=evil)), width=400, force_terminal=terminal)
+    assert r"a\u001b]0;x\u0007b\u009b31m\u202e[bold]c[/bold] :smile:\u000a\u000d" in text
+    assert r"out of memory \u001b[31m[red]at step 7[/red]" in text
+    assert not {"\x07", "\x9b", "\u202e", "\r"} & set(text)
+    assert terminal or "\x1b" not in text
+
+
+def test_a_run_without_a_request(tmp_path: Path) -> None:
+    assert "no request was recorded" in shown(summary.summarize(fakes.write(tmp_path, [])))
+
+
+def test_large_numbers_fit_80_columns_or_fold_but_are_never_cut(tmp_path: Path) -> None:
+    made = summary.summarize(fakes.sweep(tmp_path))
+    big = msgspec.structs.replace(
+        made.levels[-1],
+        concurrency=4096,
+        ttft_ms=msgspec.structs.replace(made.levels[-1].ttft_ms, p50=123456.0, p99=234567.0),
+        e2e_ms=msgspec.structs.replace(made.levels[-1].e2e_ms, p50=345678.0),
+    )
+    text = shown(msgspec.structs.replace(made, levels=(big,)))
+    assert "…" not in text
+    for number in ("4096", "123456", "234567", "345678", "INVALID"):
+        assert number in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (0.0, "0.00"),
+        (1.234, "1.23"),
+        (9.996, "10.0"),
+        (99.96, "100"),
+        (12345.6, "12346"),
+        (-3.0, "-3.00"),
+    ],
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert tables.number(value) == text
