@@ -29,7 +29,7 @@ END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker
 _CONTROL_BYTES = socket.CMSG_SPACE(16)
 _TIMESPEC = struct.Struct("qq")
 _END_MARKER = re.compile(rb"[\r\n]data: ?\[DONE\]")
-_END_MARKER_BYTES = 32
+_END_MARKER_BYTES = 13
 
 
 class Arrivals:
@@ -91,8 +91,9 @@ class Arrivals:
         if self._on_gathered is not None and self._gathered_bytes >= GATHER_BYTES:
             self._gathered_bytes = 0
             self._on_gathered()
-        tail = self._tail = (self._tail + body)[-_END_MARKER_BYTES:]
-        return _END_MARKER.search(tail) is not None
+        joined = self._tail + body
+        self._tail = joined[1 - _END_MARKER_BYTES :]
+        return b"[DONE]" in joined and _END_MARKER.search(joined) is not None
 
     def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
         self.end_ns = end_ns
@@ -141,6 +142,7 @@ class Connection:
         self._until_close = False
         self._headers_complete = False
         self._complete = False
+        self._reusable = False
         self._stamp_ns = 0
         self.closed = False
         self._loop.add_reader(self._fd, self._on_readable)
@@ -148,7 +150,7 @@ class Connection:
     def send(self, message: bytes, arrivals: Arrivals) -> None:
         """Begin one request: `message` is its head and body. The response goes to `arrivals`."""
         self._arrivals = arrivals
-        self._headers_complete = self._complete = self._until_close = False
+        self._headers_complete = self._complete = self._reusable = self._until_close = False
         self._head_bytes = 0
         arrivals.headers = []
         if self._tls is not None:
@@ -210,30 +212,51 @@ class Connection:
         except OSError as error:
             self._lost(error)
             return
-        read_ns = stamp_ns = wall_ns()
-        if control and control[0][1] == SO_TIMESTAMPNS:
-            seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
-            stamp_ns = seconds * 1_000_000_000 + nanoseconds
-        self._stamp_ns = stamp_ns
-        arrivals = self._arrivals
-        if not data or arrivals is None:  # end of file, or bytes that nobody asked for
+        self._stamp(control)
+        if not data:
             self._lost(None)
             return
-        arrivals.last_ns = read_ns
-        if stamp_ns == read_ns:
-            arrivals.unstamped_reads += 1
-        elif read_ns - stamp_ns > arrivals.read_lag_ns:
-            arrivals.read_lag_ns = read_ns - stamp_ns
+        tls_ended = False
+        if self._tls is not None:
+            try:
+                data, tls_ended = self._tls.decrypt(data)
+            except ssl.SSLError as error:
+                self._lost(error)
+                return
+            self._flush_tls()
+        if self._arrivals is not None:
+            self._feed(data, self._arrivals)
+        elif data:  # bytes that nobody asked for
+            self.close()
+        if tls_ended and not self.closed:
+            self._lost(None)
+
+    def _stamp(self, control: list[tuple[int, int, bytes]]) -> None:
+        read_ns = self._stamp_ns = wall_ns()
+        stamped = bool(control) and control[0][1] == SO_TIMESTAMPNS
+        if stamped:
+            seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
+            self._stamp_ns = seconds * 1_000_000_000 + nanoseconds
+        if (arrivals := self._arrivals) is not None:
+            arrivals.last_ns = read_ns
+            arrivals.unstamped_reads += not stamped
+            arrivals.read_lag_ns = max(arrivals.read_lag_ns, read_ns - self._stamp_ns)
+
+    def _feed(self, data: bytes, arrivals: Arrivals) -> None:
         if not self._headers_complete:
             self._head_bytes += len(data)
+        failure: httpx.RemoteProtocolError | None = None
         try:
-            if self._tls is not None:
-                data = self._tls.decrypt(data)
-                self._flush_tls()
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, ssl.SSLError) as error:
+        except httptools.HttpParserUpgrade:
+            failure = httpx.RemoteProtocolError("the server switches to another protocol")
+        except httptools.HttpParserError as error:
+            failure = httpx.RemoteProtocolError(f"not a valid HTTP response: {error}")
+        if failure is not None and self._complete:  # rubbish after the answer spoils the connection only
+            self._reusable = False
+        elif failure is not None:
             self._take_parts(arrivals)
-            self._end(arrivals, httpx.RemoteProtocolError(f"not a valid HTTP response: {error}"))
+            self._end(arrivals, failure)
             return
         self._after_feed(arrivals)
 
@@ -263,9 +286,8 @@ class Connection:
             arrivals.finish(arrivals.last_ns)
 
     def _end(self, arrivals: Arrivals, error: httpx.TransportError | None) -> None:
-        reusable = error is None and self._complete and self._parser.should_keep_alive() and not self._unsent
         self._arrivals = None
-        if reusable:
+        if error is None and self._reusable and not self._unsent:
             self._on_idle(self)
         else:
             self.close()
@@ -285,6 +307,10 @@ class Connection:
         elif self._head_bytes:
             text = f"connection lost in the middle of the response headers ({_why(error)})"
             arrivals.finish(end_ns, httpx.RemoteProtocolError(text))
+        elif isinstance(error, ssl.SSLError):  # such as a client certificate that the server asks for
+            refused = httpx.ConnectError(f"TLS connection ended by the server: {_why(error)}")
+            refused.__cause__ = error
+            arrivals.finish(end_ns, refused)
         else:
             arrivals.finish(end_ns, httpx.ReadError(f"connection lost before any answer ({_why(error)})"))
 
@@ -293,16 +319,20 @@ class Connection:
         if pending := self._tls.outgoing.read():  # a key update asks for an answer
             self._write(pending)
 
-    # What httptools calls while it parses.
+    # What httptools calls while it parses. A second answer in the same read is none of ours.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._arrivals is not None:
+        if self._arrivals is not None and not self._complete:
             self._arrivals.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         arrivals = self._arrivals
         status = self._parser.get_status_code()
-        if arrivals is None or status < 200:  # 100 Continue, 103 Early Hints: the answer is still to come
+        if arrivals is None or self._complete or status < 200:  # 100 Continue, 103 Early Hints: the answer is to come
             return
         names = {name.lower() for name, _ in arrivals.headers}
         self._until_close = b"content-length" not in names and b"transfer-encoding" not in names
@@ -312,11 +342,15 @@ class Connection:
         arrivals.wake()
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        if not self._complete:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
+        if self._complete:
+            return
         if self._headers_complete:
             self._complete = True
+            self._reusable = self._parser.should_keep_alive()  # right only here: afterwards the parser has forgotten
         elif self._arrivals is not None:
             self._arrivals.headers = []
 
@@ -349,20 +383,16 @@ class Tls:
         self._ssl.write(data)
         return self.outgoing.read()
 
-    def decrypt(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> tuple[bytes, bool]:
+        """The plain bytes, and whether the peer has ended the stream. Raises ssl.SSLError."""
         self.incoming.write(data)
         parts = []
-        while True:
-            try:
-                part = self._ssl.read(READ_BYTES)
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLZeroReturnError:  # close notify: the end of file follows
-                break
-            if not part:
-                break
-            parts.append(part)
-        return b"".join(parts)
+        try:
+            while part := self._ssl.read(READ_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            return b"".join(parts), False
+        return b"".join(parts), True  # close notify
 
 
 def _why(error: OSError | None) -> str:

@@ -42,7 +42,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
         if arrivals is None:
             arrivals = Arrivals()
         message = _message(request, await request.aread())
-        key = (request.url.scheme, request.url.host, _port(request.url))
+        key = (request.url.scheme, request.url.raw_host.decode("ascii"), _port(request.url))
         async with _read_limit(limits.get("read")):
             connection = await self._exchange_headers(key, message, arrivals, limits.get("connect"))
         if arrivals.headers_ns is None:
@@ -60,17 +60,18 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self, key: tuple[str, str, int], message: bytes, arrivals: Arrivals, connect_s: float | None
     ) -> Connection:
         while True:
-            idle = self._idle.get(key)
+            idle = self._idle.get(key) if arrivals.retries == 0 else None  # the retry trusts no idle connection
             reused = bool(idle)
             connection = idle.pop() if idle else await self._connect(key, arrivals, connect_s)
             try:
                 connection.send(message, arrivals)
                 await arrivals.wait_headers()
             except asyncio.CancelledError:
-                connection.close()
+                if not arrivals.ended:  # else it may serve another request already
+                    connection.close()
                 raise
             died_unheard = isinstance(arrivals.error, httpx.ReadError) and arrivals.headers_ns is None
-            if not (died_unheard and reused and arrivals.retries == 0):
+            if not (died_unheard and reused):
                 return connection
             arrivals.retries += 1
             arrivals.ended = False
@@ -109,11 +110,11 @@ class StampedTransport(httpx.AsyncBaseTransport):
         if addresses is None:
             try:
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except OSError as error:
-                raise httpx.ConnectError(f"cannot resolve {host}: {error.strerror}") from error
+            except (OSError, UnicodeError) as error:
+                raise httpx.ConnectError(f"cannot resolve {host}: {getattr(error, 'strerror', error)}") from error
             addresses = self._addresses[host, port] = [(family, address) for family, _, _, _, address in found]
         failure: OSError | None = None
-        for place, (family, address) in enumerate(addresses):
+        for family, address in addresses:
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
@@ -127,7 +128,9 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 sock.close()
                 raise
             else:
-                addresses.insert(0, addresses.pop(place))  # the address that answers comes first next time
+                # The address that answers comes first next time. A new list: others may be going through the old one.
+                others = [other for other in addresses if other != (family, address)]
+                self._addresses[host, port] = [(family, address), *others]
                 return sock
         assert failure is not None
         if failure.errno in (errno.EMFILE, errno.ENFILE):
