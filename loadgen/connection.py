@@ -9,6 +9,7 @@ Rules:
 """
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -19,6 +20,7 @@ import httptools
 import httpx
 
 from loadgen.clock import wall_ns
+from loadgen.tls import Tls
 
 SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
 READ_BYTES = 65536
@@ -124,7 +126,7 @@ class Connection:
     def __init__(
         self,
         sock: socket.socket,
-        tls: "Tls | None",
+        tls: Tls | None,
         on_idle: Callable[["Connection"], None],
         on_closed: Callable[["Connection"], None],
     ) -> None:
@@ -355,45 +357,10 @@ class Connection:
             self._arrivals.headers = []
 
 
-class Tls:
-    """TLS over memory buffers, so that the ciphertext can be read with its stamps."""
-
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self.incoming = ssl.MemoryBIO()
-        self.outgoing = ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
-
-    async def handshake(self, sock: socket.socket) -> None:
-        """Raises ssl.SSLError, OSError; EOFError when the peer hangs up."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                self._ssl.do_handshake()
-            except ssl.SSLWantReadError:
-                await loop.sock_sendall(sock, self.outgoing.read())
-                data = await loop.sock_recv(sock, READ_BYTES)
-                if not data:
-                    raise EOFError("the server closed the connection during the TLS handshake") from None
-                self.incoming.write(data)
-            else:
-                await loop.sock_sendall(sock, self.outgoing.read())
-                return
-
-    def encrypt(self, data: bytes) -> bytes:
-        self._ssl.write(data)
-        return self.outgoing.read()
-
-    def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """The plain bytes, and whether the peer has ended the stream. Raises ssl.SSLError."""
-        self.incoming.write(data)
-        parts = []
-        try:
-            while part := self._ssl.read(READ_BYTES):
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            return b"".join(parts), False
-        return b"".join(parts), True  # close notify
-
-
 def _why(error: OSError | None) -> str:
-    return "closed by the server" if error is None else (error.strerror or str(error)).lower()
+    return "closed by the server" if error is None else reason(error)
+
+
+def reason(error: OSError) -> str:
+    """What the system says of it; asyncio puts a text of its own in the place of the system's."""
+    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()

@@ -20,7 +20,8 @@ from collections.abc import AsyncIterator
 import httpx
 
 from loadgen.clock import wall_ns
-from loadgen.connection import SO_TIMESTAMPNS, Arrivals, Connection, Tls
+from loadgen.connection import SO_TIMESTAMPNS, Arrivals, Connection, reason
+from loadgen.tls import Tls
 
 _Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
@@ -135,8 +136,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
         assert failure is not None
         if failure.errno in (errno.EMFILE, errno.ENFILE):
             raise failure
-        reason = (failure.strerror or str(failure)).lower()
-        raise httpx.ConnectError(f"cannot connect to {host}:{port}: {reason}") from failure
+        raise httpx.ConnectError(f"cannot connect to {host}:{port}: {reason(failure)}") from failure
 
     async def _handshaken(self, sock: socket.socket, host: str) -> Tls:
         if self._ssl_context is None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -23,22 +23,28 @@ def run_on(loop: str, main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test on asyncio's own loop and on uvloop, which the product uses."""
+Test = Callable[..., Coroutine[Any, Any, None]]
 
-    @functools.wraps(test)
-    def run(loop: str, **arguments: Any) -> None:
-        run_on(loop, test(**arguments))
 
-    parameters = list(inspect.signature(test).parameters.values())
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY),
-            *(p.replace(kind=p.KEYWORD_ONLY) for p in parameters),
-        ]
-    )
-    marked: Callable[..., None] = pytest.mark.parametrize("loop", LOOPS)(run)
-    return marked
+def on_loops(*loops: str) -> Callable[[Test], Callable[..., None]]:
+    """Run an async test on each of these event loops."""
+
+    def decorate(test: Test) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(loop: str, **arguments: Any) -> None:
+            run_on(loop, test(**arguments))
+
+        parameters = [inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)]
+        parameters += [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(test).parameters.values()]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        marked: Callable[..., None] = pytest.mark.parametrize("loop", loops)(run)
+        return marked
+
+    return decorate
+
+
+on_uvloop = on_loops("uvloop")  # what the product runs on
+both_loops = on_loops("uvloop", "asyncio")
 
 
 @dataclass

@@ -1,84 +1,21 @@
-"""One connection over a real TCP pair; the test is the server, and decides what each read of the client holds."""
+"""One connection, byte by byte."""
 
 import asyncio
-import contextlib
-import fcntl
 import socket
 import struct
-import termios
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import connection as connection_module
-from loadgen.connection import GATHER_BYTES, HEAD_LIMIT_BYTES, SO_TIMESTAMPNS, Arrivals, Connection
+from loadgen.connection import END_MARKER_GRACE_S, GATHER_BYTES, HEAD_LIMIT_BYTES, Arrivals
 from tests.fakes_api import STREAM_HEAD, answer, both_loops, chunked, run_on
+from tests.fakes_pair import REQUEST, pair
 
-REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
 DONE = b'data: {"a":1}\n\ndata: [DONE]\n\n'
-
-
-class Pair:
-    """A `Connection`, and the server's end of it."""
-
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
-        self.sock = client
-        self.server = server
-        self.idle: list[Connection] = []
-        self.closed: list[Connection] = []
-        self.connection = Connection(client, None, self.idle.append, self.closed.append)
-
-    def send(self, message: bytes = REQUEST) -> Arrivals:
-        arrivals = Arrivals()
-        self.connection.send(message, arrivals)
-        return arrivals
-
-    async def deliver(self, *pieces: bytes) -> None:
-        """Each piece is a read of its own."""
-        for piece in pieces:
-            self.sock.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1
-            )  # what has arrived leaves the server's queue
-            self.server.sendall(piece)
-            while not self.connection.closed and (
-                _queued(self.server, termios.TIOCOUTQ) or _queued(self.sock, termios.FIONREAD)
-            ):
-                await asyncio.sleep(0)
-
-    async def hang_up(self, *, reset: bool = False) -> None:
-        self.server.recv(1000)  # closing on an unread request would be a reset
-        if reset:
-            self.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.server.close()
-        async with asyncio.timeout(5):
-            while not self.connection.closed:
-                await asyncio.sleep(0)
-
-
-def _queued(sock: socket.socket, direction: int) -> int:
-    size: int = struct.unpack("i", fcntl.ioctl(sock, direction, b"\0" * 4))[0]
-    return size
-
-
-@contextlib.asynccontextmanager
-async def pair(*, stamps: bool = True) -> AsyncIterator[Pair]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, _ = listener.accept()
-    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client.setblocking(False)
-    if stamps:
-        client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    made = Pair(client, server)
-    try:
-        yield made
-    finally:
-        made.connection.close()
-        server.close()
 
 
 def body_of(arrivals: Arrivals) -> bytes:
@@ -158,14 +95,6 @@ def test_an_answer_is_the_same_in_any_split(kind: str, cuts: list[int]) -> None:
             assert body_of(arrivals) == b"onedata: two\n\n"
 
     run_on("uvloop", main())
-
-
-@both_loops
-async def test_byte_by_byte() -> None:
-    async with pair() as p:
-        arrivals = p.send()
-        await p.deliver(*(bytes([byte]) for byte in RESPONSES["chunked"]))
-        assert (arrivals.ended, body_of(arrivals)) == (True, b"onedata: two\n\n")
 
 
 @pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"])
@@ -348,7 +277,7 @@ async def test_an_end_marker_with_its_last_chunk_close_behind_keeps_the_connecti
         assert arrivals.ended
         assert p.idle == [p.connection]
         second = p.send()
-        await asyncio.sleep(connection_module.END_MARKER_GRACE_S * 1.5)  # the timer of the first must leave it alone
+        await asyncio.sleep(END_MARKER_GRACE_S * 1.5)  # the timer of the first must leave it alone
         assert not second.ended
         await p.deliver(answer(b"x"))
         assert body_of(second) == b"x"

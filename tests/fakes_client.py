@@ -1,0 +1,57 @@
+"""A client over our transport, and the check that it gives everything back."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import ssl
+import warnings
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+
+from loadgen.connection import Arrivals
+from loadgen.transport import StampedTransport
+from tests.fakes_api import answer, receive, run_on
+
+
+@contextlib.asynccontextmanager
+async def client(context: ssl.SSLContext | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=StampedTransport(context), trust_env=False, timeout=5) as made:
+        yield made
+
+
+async def post(http: httpx.AsyncClient, url: str, content: bytes = b"{}") -> tuple[Arrivals, bytes]:
+    """One request as an exchange sends it."""
+    arrivals = Arrivals()
+    request = http.build_request("POST", url, content=content, timeout=5, extensions={"arrivals": arrivals})
+    response = await http.send(request, stream=True)
+    try:
+        await arrivals.wait_end()
+    finally:
+        await response.aclose()
+    return arrivals, b"".join(chunk for _, chunk in arrivals.take())
+
+
+def transport_of(http: httpx.AsyncClient) -> StampedTransport:
+    assert isinstance(http._transport, StampedTransport)
+    return http._transport
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        request = await receive(reader)
+        writer.write(answer(request.body))
+        await writer.drain()
+
+
+@contextlib.contextmanager
+def nothing_leaks() -> Iterator[None]:
+    """Every test gives its file descriptors back, and lets no socket go unclosed."""
+    run_on("uvloop", asyncio.sleep(0))  # the first one opens what the process keeps
+    before = len(os.listdir("/proc/self/fd"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        yield
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before

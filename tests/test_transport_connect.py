@@ -1,0 +1,131 @@
+"""How the transport reaches a server: names, addresses, refusals, time limits; never a proxy."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from loadgen import transport as transport_module
+from loadgen.transport import StampedTransport
+from tests.fakes_api import both_loops, listening, on_uvloop
+from tests.fakes_client import client, echo, nothing_leaks, post, transport_of
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    with nothing_leaks():
+        yield
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@both_loops
+async def test_localhost_is_reached_where_only_one_address_listens(host: str) -> None:
+    addresses = {info[4][0] for info in socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)}
+    if host not in addresses:
+        pytest.skip(f"localhost does not resolve to {host} here")
+    async with listening(echo, host) as server, client() as http:
+        done = await asyncio.gather(*(post(http, f"http://localhost:{server.port}/") for _ in range(50)))
+        assert [arrivals.status for arrivals, _ in done] == [200] * 50
+
+
+@on_uvloop
+async def test_an_ipv6_address_is_reached() -> None:
+    async with listening(echo, "::1") as server, client() as http:
+        arrivals, _ = await post(http, server.url())
+        assert arrivals.status == 200
+
+
+def resolved_to(monkeypatch: pytest.MonkeyPatch, loop_of: asyncio.AbstractEventLoop, *addresses: str) -> list[str]:
+    """Names resolve to these addresses; the names asked for."""
+    asked = []
+
+    async def getaddrinfo(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    class Resolving:
+        """The loop, but for names; uvloop's own methods cannot be replaced."""
+
+        def __getattr__(self, name: str) -> object:
+            return getaddrinfo if name == "getaddrinfo" else getattr(loop_of, name)
+
+    class Asyncio:
+        def __getattr__(self, name: str) -> object:
+            return Resolving if name == "get_running_loop" else getattr(asyncio, name)
+
+    monkeypatch.setattr(transport_module, "asyncio", Asyncio())
+    return asked
+
+
+@on_uvloop
+async def test_all_addresses_are_tried_and_the_one_that_answers_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(echo, "127.0.0.3") as server, client() as http:
+        asked = resolved_to(monkeypatch, asyncio.get_running_loop(), "127.0.0.1", "127.0.0.2", "127.0.0.3")
+        url = f"http://name.test:{server.port}/"
+        done = await asyncio.gather(*(post(http, url) for _ in range(100)))
+        assert [arrivals.status for arrivals, _ in done] == [200] * 100
+        tried = transport_of(http)._addresses["name.test", server.port]
+        assert [address[0] for _, address in tried] == ["127.0.0.3", "127.0.0.1", "127.0.0.2"]
+        before = len(asked)
+        await asyncio.gather(*(post(http, url) for _ in range(200)))
+        assert len(asked) == before  # resolved once
+
+
+@on_uvloop
+async def test_a_refused_connection_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with client() as http:
+        with pytest.raises(httpx.ConnectError, match=f"^cannot connect to 127.0.0.1:{port}: connection refused$"):
+            await post(http, f"http://127.0.0.1:{port}/")
+
+
+@pytest.mark.parametrize("host", ["name.invalid", "a..b", "a" * 70])
+@on_uvloop
+async def test_a_name_that_does_not_resolve_says_so(host: str) -> None:
+    async with client() as http:
+        with pytest.raises(httpx.ConnectError, match=r"^cannot resolve [ab.]+|name.invalid: \w+"):
+            await post(http, f"http://{host}:80/")
+
+
+@contextlib.contextmanager
+def never_accepting() -> Iterator[int]:
+    """A port whose queue is full: the kernel drops what else would connect."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield server.getsockname()[1]
+
+
+@both_loops
+async def test_connecting_has_a_time_limit() -> None:
+    with never_accepting() as port:
+        async with client() as http:
+            with pytest.raises(httpx.ConnectTimeout, match=f"^no connection to 127.0.0.1:{port} within 0.05 s$"):
+                await http.get(f"http://127.0.0.1:{port}/", timeout=httpx.Timeout(5, connect=0.05))
+
+
+@both_loops
+async def test_a_cancelled_connect_leaves_nothing_behind() -> None:
+    with never_accepting() as port:
+        async with client() as http:
+            task = asyncio.create_task(post(http, f"http://127.0.0.1:{port}/"))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(transport_of(http)._open) == 0
+
+
+@on_uvloop
+async def test_proxy_variables_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with listening(echo) as server, httpx.AsyncClient(transport=StampedTransport()) as http:
+        assert (await http.get(server.url())).status_code == 200  # not even where httpx trusts the environment
