@@ -226,7 +226,7 @@ class Connection:
                 self._lost(error)
                 return
             self._flush_tls()
-        if self._arrivals is not None:
+        if data and self._arrivals is not None:
             self._feed(data, self._arrivals)
         elif data:  # bytes that nobody asked for
             self.close()
@@ -363,4 +363,6 @@ def _why(error: OSError | None) -> str:
 
 def reason(error: OSError) -> str:
     """What the system says of it; asyncio puts a text of its own in the place of the system's."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
     return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)).lower()

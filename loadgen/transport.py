@@ -148,7 +148,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(f"TLS certificate of {host} refused: {error.verify_message}") from error
         except (ssl.SSLError, EOFError, OSError) as error:
             cause = error if isinstance(error, ssl.SSLError) else ssl.SSLError(str(error))
-            raise httpx.ConnectError(f"TLS handshake with {host} failed: {error}") from cause
+            said = reason(error) if isinstance(error, OSError) else error
+            raise httpx.ConnectError(f"TLS handshake with {host} failed: {said}") from cause
         return tls
 
 
