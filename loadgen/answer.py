@@ -3,8 +3,14 @@
 An output event is one that carries output: text, reasoning or a tool call. Role-only, empty, usage-only and comment
 events are none. How many tokens an output event carries is known where the server sends its running count with each,
 or where it sends as many events as it counts tokens; else it is unknown, and stays so.
+
+The answer is whole when a terminal marker has come and no output after it: the end marker, a finish_reason, or a
+usage event.
 """
 
+import contextlib
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -21,7 +27,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int | None
     cached_tokens: int | None
     events_tokens: list[int] | None
-    tokens_from: Literal["usage", "tokenizer", "events"]
+    tokens_from: Literal["usage", "tokenizer", "events"] | None  # None: output_tokens is unknown
 
 
 class Answer:
@@ -30,10 +36,9 @@ class Answer:
         self.answer_event: int | None = None
         self.bounds = 0
         self.finish_reason: str | None = None
-        self.ended = False  # a terminal marker was seen
+        self.ended = False  # a terminal marker was seen, and no output after it
         self.error: str | None = None  # the server reported an error inside the stream
         self.broken: str | None = None  # not SSE, not JSON
-        self.read_any = False  # at least one event could be read
         self.sample = b""  # the first bytes, for the message where this is no event stream
         self._texts: list[str] | None = [] if keep_text else None
         self._running: list[int] = []  # the server's count at each output event, as far as it sends one
@@ -43,11 +48,13 @@ class Answer:
         self._cached_tokens: int | None = None
         self._decoder = Decoder(line_limit_bytes)
         self._done = False  # what comes after the end marker is ignored
+        self._last_ns = 0
 
     def feed(self, stamp_ns: int, chunk: bytes) -> None:
         """Take the bytes of one read, all stamped `stamp_ns`."""
         if self.broken or self._done:
             return
+        self._last_ns = stamp_ns
         if len(self.sample) < SAMPLE_BYTES:
             self.sample += chunk[: SAMPLE_BYTES - len(self.sample)]
         try:
@@ -55,27 +62,25 @@ class Answer:
         except (LineTooLongError, NotJsonError) as error:
             self.broken = str(error)
 
-    def close(self, stamp_ns: int) -> None:
-        """The stream has ended: take what its last line holds."""
+    def close(self) -> None:
+        """The stream has ended: take what its last line holds, where it is whole."""
         if self.broken or self._done:
             return
-        try:
-            self._take(stamp_ns, self._decoder.flush())
-        except (LineTooLongError, NotJsonError) as error:
-            if not self.events_ns:  # else the cut-off line of a truncated stream, which is said elsewhere
-                self.broken = str(error)
+        with contextlib.suppress(NotJsonError, LineTooLongError):  # cut off: then there is no terminal marker either
+            self._take(self._last_ns, self._decoder.flush())
 
     def _take(self, stamp_ns: int, events: list[tuple[bytes, bytes]]) -> None:
         outputs = 0
         for name, data in events:
             chunk = read(name, data)
-            self.read_any = True
             if chunk.usage is not None:
-                self._count(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
+                self._prompt_tokens = _newer(chunk.usage.prompt_tokens, self._prompt_tokens)
+                self._output_tokens = _newer(chunk.usage.completion_tokens, self._output_tokens)
                 self._reasoning_tokens = _newer(chunk.usage.reasoning_tokens, self._reasoning_tokens)
                 self._cached_tokens = _newer(chunk.usage.cached_tokens, self._cached_tokens)
             if chunk.output:
                 outputs += 1
+                self.ended = False
                 self.events_ns.append(stamp_ns)
                 if chunk.answer and self.answer_event is None:
                     self.answer_event = len(self.events_ns) - 1
@@ -89,45 +94,44 @@ class Answer:
                 self.error = chunk.error
             if chunk.final or chunk.finish_reason is not None:
                 self.ended = True
-            if chunk.final and chunk.usage is None:
+            if chunk.done:
                 self._done = True
                 break
         if outputs > 1:
             # The stamp is that of the read's last segment: for the output events before the last it is an upper bound.
             self.bounds += outputs - 1
 
-    def _count(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        self._prompt_tokens = _newer(prompt_tokens, self._prompt_tokens)
-        self._output_tokens = _newer(output_tokens, self._output_tokens)
-
-    def text(self) -> str | None:
-        return None if self._texts is None else "".join(self._texts)
-
-    def counts(self, tokenized: int | None) -> Counts:
-        """Token counts: the server's usage, else `tokenized` (a tokenizer's count of the text), else the events."""
-        events = len(self.events_ns)
+    def counts(self, count_text: Callable[[str], int] | None = None) -> Counts:
+        """Token counts: the server's usage; else `count_text` of the text, which needs `keep_text`; else the events."""
         output_tokens = self._output_tokens
-        tokens_from: Literal["usage", "tokenizer", "events"] = "usage"
+        tokens_from: Literal["usage", "tokenizer", "events"] | None = "usage"
         if output_tokens is None:
-            tokens_from = "events" if tokenized is None else "tokenizer"
-            output_tokens = events if tokenized is None else tokenized
+            if not self.events_ns:
+                tokens_from = None
+            elif count_text is not None and (text := "".join(self._texts or ())):
+                tokens_from, output_tokens = "tokenizer", count_text(text)
+            else:
+                tokens_from, output_tokens = "events", len(self.events_ns)
         return Counts(
             prompt_tokens=self._prompt_tokens,
             output_tokens=output_tokens,
             reasoning_tokens=self._reasoning_tokens,
             cached_tokens=self._cached_tokens,
-            events_tokens=self._tokens_per_event(output_tokens),
+            events_tokens=None if tokens_from == "events" else self._tokens_per_event(output_tokens),
             tokens_from=tokens_from,
         )
 
-    def _tokens_per_event(self, output_tokens: int) -> list[int] | None:
+    def _tokens_per_event(self, output_tokens: int | None) -> list[int] | None:
         events = len(self.events_ns)
-        if events and len(self._running) == events:
-            before = [0, *self._running[:-1]]
-            return [max(0, now - then) for now, then in zip(self._running, before, strict=True)]
+        if not events or output_tokens is None:
+            return None
+        if len(self._running) == events and self._running[-1] > 0:  # 0: a usage that is filled in at the end only
+            shares = [now - then for then, now in pairwise([0, *self._running])]
+            if min(shares) >= 0:
+                return shares
         hidden = 0
-        if self._reasoning_tokens is not None and self.answer_event == 0:
-            hidden = self._reasoning_tokens  # counted, but none of it was streamed
+        if self.answer_event == 0 and (self._reasoning_tokens or 0) < output_tokens:
+            hidden = self._reasoning_tokens or 0  # counted, but none of it was streamed
         return [1] * events if events == output_tokens - hidden else None
 
 

@@ -4,6 +4,7 @@ Events are decoded into typed structs, which is fast and skips what nobody asked
 own (counts as strings, content as a list of parts), the event is read again by hand, field by field.
 """
 
+import json
 from typing import Any, Literal
 
 import msgspec
@@ -41,11 +42,12 @@ class Chunk(msgspec.Struct, frozen=True):
     answer: bool = False
     finish_reason: str | None = None
     final: bool = False  # the end marker, or the usage event that comes after all choices
+    done: bool = False  # the end marker: nothing counts that comes after it
     usage: Usage | None = None
     error: str | None = None
 
 
-END = Chunk(final=True)
+END = Chunk(final=True, done=True)
 NOTHING = Chunk()
 
 
@@ -122,32 +124,43 @@ def read(name: bytes, data: bytes) -> Chunk:
         event = _decode(data)
     except (msgspec.DecodeError, RecursionError):
         return _read_odd(name, data)
-    return _chunk(event) if name != b"error" else _error_event(data)
+    return _chunk(event) if name != b"error" else Chunk(error=error_body(data))
 
 
 def _read_odd(name: bytes, data: bytes) -> Chunk:
     data = data.strip()
     if data == b"[DONE]":
         return END
+    if name == b"error":
+        return Chunk(error=error_body(data) or "no message")
     if not data:
         return NOTHING
-    if name == b"error":
-        return _error_event(data)
     try:
-        plain = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return _chunk(_by_hand(_any_json(data)))
+    except (ValueError, RecursionError) as error:
         # Some servers put two JSON objects under one blank line: each data line may be whole by itself.
         lines = data.split(b"\n")
         if len(lines) == 1:
             raise NotJsonError(f"an event is not JSON ({_short(str(error))}): {_short(data)}") from None
         return _merge([read(name, line) for line in lines])
-    return _chunk(_by_hand(plain))
+
+
+def _any_json(data: bytes) -> Any:
+    """JSON, and what some servers take for it: NaN, control characters, half a surrogate pair, invalid UTF-8.
+
+    Raises ValueError, RecursionError.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        # Python's own int refuses thousands of digits; no count is that large.
+        return json.loads(data.decode("utf-8", "replace"), strict=False, parse_int=float)
 
 
 def _chunk(event: _Event) -> Chunk:
     usage = None if event.usage is None else _usage(event.usage)
-    if event.error is not None or event.object == "error":
-        return Chunk(usage=usage, error=error_text(event.error if event.error is not None else event.message))
+    if event.error or event.object == "error":
+        return Chunk(usage=usage, error=error_text(event.error or event.message or "no message"))
     if not event.choices:
         return NOTHING if usage is None else Chunk(usage=usage, final=True)
     text = ""
@@ -158,12 +171,12 @@ def _chunk(event: _Event) -> Chunk:
             text += choice.text
             answer = True
         if (delta := choice.delta) is not None:
+            if thought := delta.reasoning_content or delta.reasoning or delta.thinking:
+                text += thought
+                output = True
             if said := delta.content or delta.refusal:
                 text += said
                 answer = True
-            elif thought := delta.reasoning_content or delta.reasoning or delta.thinking:
-                text += thought
-                output = True
             if delta.tool_calls or delta.function_call:
                 text += _call_text(delta)
                 answer = True
@@ -175,12 +188,8 @@ def _chunk(event: _Event) -> Chunk:
 
 
 def _call_text(delta: _Delta) -> str:
-    calls = [call.get("function") for call in delta.tool_calls or () if isinstance(call, dict)]
-    texts = []
-    for call in (*calls, delta.function_call):
-        if isinstance(call, dict):
-            texts += [value for key in ("name", "arguments") if isinstance(value := call.get(key), str)]
-    return "".join(texts)
+    calls = [_dict(_dict(call).get("function")) for call in delta.tool_calls or ()] + [_dict(delta.function_call)]
+    return "".join(_string(call.get(key)) or "" for call in calls for key in ("name", "arguments"))
 
 
 def _usage(usage: _Usage) -> Usage:
@@ -208,40 +217,40 @@ def _merge(chunks: list[Chunk]) -> Chunk:
         any(chunk.answer for chunk in chunks),
         next((chunk.finish_reason for chunk in chunks if chunk.finish_reason), None),
         any(chunk.final for chunk in chunks),
+        any(chunk.done for chunk in chunks),
         next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None),
         next((chunk.error for chunk in chunks if chunk.error), None),
     )
 
 
-def _error_event(data: bytes) -> Chunk:
-    try:
-        return Chunk(error=error_text(msgspec.json.decode(data)))
-    except (msgspec.DecodeError, RecursionError):
-        return Chunk(error=_short(data))
-
-
 def error_text(value: Any) -> str:
     """The readable part of an error object in any of the forms that servers give it."""
-    if isinstance(value, dict):
-        inner = value.get("error", value.get("message", value.get("detail")))
-        if inner is not None:
-            return error_text(inner)
-        value = msgspec.json.encode(value)
-    return _short(value if isinstance(value, str | bytes) else str(value))
+    while isinstance(value, dict):
+        inner = next((value[key] for key in ("error", "message", "detail") if value.get(key)), None)
+        if inner is None:
+            break
+        value = inner
+    if not isinstance(value, str):
+        try:
+            value = json.dumps(value, ensure_ascii=False)
+        except RecursionError:
+            value = "an error nested too deep to show"
+    return _short(value)
 
 
 def error_body(content: bytes) -> str:
-    """The readable part of the body of an error response, JSON or not."""
+    """The readable part of an error response or event, JSON or not."""
     try:
-        return error_text(msgspec.json.decode(content))
-    except (msgspec.DecodeError, RecursionError):
+        return error_text(_any_json(content))
+    except (ValueError, RecursionError):
         return _short(content)
 
 
 def _short(text: str | bytes) -> str:
     if isinstance(text, bytes):
         text = text[: 4 * _MESSAGE_LIMIT].decode("utf-8", "replace")
-    text = " ".join(text.split())
+    text = " ".join(text[: 4 * _MESSAGE_LIMIT].split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)  # it will be shown in a terminal
     return text if len(text) <= _MESSAGE_LIMIT else text[:_MESSAGE_LIMIT] + "..."
 
 
@@ -249,14 +258,11 @@ def _short(text: str | bytes) -> str:
 
 
 def _by_hand(plain: Any) -> _Event:
-    if not isinstance(plain, dict):
-        return _Event()
-    choices = plain.get("choices")
+    plain = _dict(plain)
+    choices, usage = plain.get("choices"), plain.get("usage")
     return _Event(
-        [_choice_by_hand(choice) for choice in choices if isinstance(choice, dict)]
-        if isinstance(choices, list)
-        else None,
-        _usage_by_hand(plain.get("usage")),
+        [_choice_by_hand(_dict(choice)) for choice in choices] if isinstance(choices, list) else None,
+        _usage_by_hand(usage) if isinstance(usage, dict) else None,
         plain.get("error"),
         _string(plain.get("object")),
         plain.get("message"),
@@ -264,43 +270,38 @@ def _by_hand(plain: Any) -> _Event:
 
 
 def _choice_by_hand(plain: dict[str, Any]) -> _Choice:
-    delta = plain.get("delta")
-    if isinstance(delta, dict):
-        strings = {
-            key: _string(delta.get(key)) for key in ("content", "reasoning_content", "reasoning", "thinking", "refusal")
-        }
-        calls, call = delta.get("tool_calls"), delta.get("function_call")
-        made = _Delta(
-            **strings,
-            tool_calls=calls if isinstance(calls, list) else None,
-            function_call=call if isinstance(call, dict) else None,
-        )
-    else:
-        made = None
+    delta = _dict(plain.get("delta"))
+    texts = {key: _string(delta.get(key)) for key in ("content", "reasoning_content", "reasoning", "refusal")}
+    thinking = _string(delta.get("thinking")) or _thoughts(delta.get("content"))
+    calls = delta.get("tool_calls")
+    calls = calls if isinstance(calls, list) else None
+    made = _Delta(**texts, thinking=thinking, tool_calls=calls, function_call=_dict(delta.get("function_call")))
     return _Choice(made, _string(plain.get("text")), _string(plain.get("finish_reason")))
 
 
-def _usage_by_hand(plain: Any) -> _Usage | None:
-    if not isinstance(plain, dict):
-        return None
-
-    def details(key: str) -> _Details | None:
-        inner = plain.get(key)
-        if not isinstance(inner, dict):
-            return None
-        return _Details(_count(inner.get("cached_tokens")), _count(inner.get("reasoning_tokens")))
-
+def _usage_by_hand(plain: dict[str, Any]) -> _Usage:
+    asked, answered = _dict(plain.get("prompt_tokens_details")), _dict(plain.get("completion_tokens_details"))
     return _Usage(
         _count(plain.get("prompt_tokens")),
         _count(plain.get("completion_tokens")),
-        details("prompt_tokens_details"),
-        details("completion_tokens_details"),
+        _Details(cached_tokens=_count(asked.get("cached_tokens"))),
+        _Details(reasoning_tokens=_count(answered.get("reasoning_tokens"))),
     )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _string(value: Any) -> str | None:
     """Text, or the text of a list of content parts."""
     if isinstance(value, list):
-        parts = [part.get("text") for part in value if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str)) or None
-    return value if isinstance(value, str) else None
+        value = "".join(_string(_dict(part).get("text")) or "" for part in value)
+    # Half of a surrogate pair is text to JSON, but to nothing that the text goes to.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _thoughts(content: Any) -> str:
+    """The reasoning in a list of content parts: {"type": "thinking", "thinking": [{"type": "text", "text": ...}]}."""
+    parts = content if isinstance(content, list) else []
+    return "".join(_string(_dict(part).get("thinking")) or "" for part in parts)

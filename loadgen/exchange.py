@@ -1,31 +1,32 @@
 """One request to one row.
 
-    send       a POST whose response gathers in `Arrivals`; the caller's wait ends with the stream, before anything is
-    parsed parse      in slices between the socket reads: when the stream has ended, or another 64 KiB have gathered
-    judge      ok, failed with a kind, or cancelled; then the row goes out
+    send     a POST whose response gathers in `Arrivals`; the caller's wait ends with the stream, before any parsing
+    parse    in slices between the socket reads: when the stream has ended, or another 64 KiB have gathered
+    judge    ok, failed with a kind, or cancelled; then the row goes out
 
 Time limits: `connect` is the transport's. `first` runs until the first output event: comments and role events do not
 satisfy it. `idle` runs from any byte to the next. `total` runs from the send to the end.
 """
 
 import asyncio
+import re
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import httpx
 import msgspec
 
 from loadgen.answer import Answer
 from loadgen.clock import wall_ns
-from loadgen.connection import Arrivals
+from loadgen.connection import END_MARKER_GRACE_S, Arrivals
 from loadgen.dialects import Dialect, body, error_body
 from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices
 from workloads.request import Request
 
 _HEADERS = {"Content-Type": "application/json"}
-_STEP_CHUNKS = 16  # reads parsed before the slice looks at the clock
+_SSE_LINE = re.compile(rb"(\xef\xbb\xbf)?\s*(:|(data|event|id|retry)\b)")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -98,7 +99,7 @@ class Exchange:
             content=body(wire.dialect, self._request.prompt, self._request.want_output_tokens),
             headers=_HEADERS,
             timeout=httpx.Timeout(None, connect=wire.limits.connect_s),
-            extensions={"arrivals": arrivals},
+            extensions={"arrivals": arrivals, "trace": _note_times(arrivals)},
         )
         sent_ns = wall_ns()
         response = await wire.client.send(http_request, stream=True)
@@ -143,24 +144,18 @@ class Exchange:
     def _parse(self) -> Iterator[None]:
         # Several of these may be under way for one long stream: they share what is left, so the order stays.
         self._unparsed.extend(self._arrivals.take())
-        steps = 0
         while self._unparsed:
             self._answer.feed(*self._unparsed.popleft())
-            steps += 1
-            if steps % _STEP_CHUNKS == 0:
-                yield
+            yield
 
     def _finish(self) -> Iterator[None]:
         yield from self._parse()
-        arrivals = self._arrivals
-        self._answer.close(arrivals.end_ns or arrivals.last_ns)
+        self._answer.close()
         self._wire.emit(self._row())
 
     def _row(self) -> Row:
         wire, request, arrivals, answer = self._wire, self._request, self._arrivals, self._answer
         status, failure = self._judge()
-        text = answer.text()
-        counts = answer.counts(None if wire.count_text is None or not text else wire.count_text(text))
         sent_ns = arrivals.sent_ns or None
 
         def since_start(ns: int | None) -> int | None:
@@ -184,18 +179,13 @@ class Exchange:
             headers_us=since_sent(arrivals.headers_ns),
             end_us=since_sent(arrivals.end_ns or None),
             events_us=[] if sent_ns is None else [(ns - sent_ns) // 1000 for ns in answer.events_ns],
-            events_tokens=counts.events_tokens,
             answer_event=answer.answer_event,
             bounds=answer.bounds,
             read_lag_us=None if arrivals.unstamped_reads else arrivals.read_lag_ns // 1000,
-            prompt_tokens=counts.prompt_tokens,
-            output_tokens=counts.output_tokens if status == "ok" or answer.events_ns else None,
-            reasoning_tokens=counts.reasoning_tokens,
-            cached_tokens=counts.cached_tokens,
-            tokens_from=counts.tokens_from,
             want_input_tokens=request.want_input_tokens,
             want_output_tokens=request.want_output_tokens,
             finish_reason=answer.finish_reason,
+            **msgspec.structs.asdict(answer.counts(wire.count_text)),
         )
 
     def _judge(self) -> tuple[Status, Failure | None]:
@@ -220,21 +210,22 @@ class Exchange:
             return None if answer.events_ns else Failure("empty", "the answer ended without any output")
         if self._failure is not None:
             return self._failure
-        if not answer.read_any:
-            return self._no_stream()
-        reason = "the stream ended without finish_reason, usage or [DONE]"
-        return Failure("truncated", f"{arrivals.error or reason}")
+        if arrivals.error is not None:
+            broken = isinstance(arrivals.error, httpx.RemoteProtocolError)
+            return Failure("protocol" if broken else "truncated", str(arrivals.error))
+        if _SSE_LINE.match(answer.sample):
+            return Failure("truncated", "the stream ended without finish_reason, usage or [DONE]")
+        return self._no_stream()
 
     def _no_stream(self) -> Failure:
-        sample, error = self._answer.sample, self._arrivals.error
-        if error is not None:
-            return Failure("truncated", str(error))
+        sample = self._answer.sample
         if not sample.strip():
             return Failure("empty", "an answer without a body")
         if sample.lstrip().startswith(b"{") and b'"error"' in sample:
             return Failure("stream_error", error_body(sample))
-        content_type = _header(self._arrivals, b"content-type") or "no content type"
-        return Failure("protocol", f"not an event stream ({content_type}): {error_body(sample)[:100]}")
+        headers = (_header(self._arrivals, name) for name in (b"content-type", b"content-encoding"))
+        form = ", ".join(filter(None, headers)) or "no content type"
+        return Failure("protocol", f"not an event stream ({form}): {error_body(sample)[:100]}")
 
 
 class _Watch:
@@ -260,19 +251,38 @@ class _Watch:
 
 async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) -> None:
     """Read a response of a transport that does not stamp: the time of the read stands in."""
-    arrivals.sent_ns = sent_ns
+    arrivals.sent_ns = arrivals.sent_ns or sent_ns
     arrivals.status = response.status_code
     arrivals.headers = response.headers.raw
     arrivals.headers_ns = arrivals.last_ns = wall_ns()
     arrivals.unstamped_reads += 1
     try:
-        async for chunk in response.aiter_raw():
-            arrivals.last_ns = wall_ns()
-            arrivals.add(arrivals.last_ns, chunk)
-    except httpx.TransportError as error:
-        arrivals.finish(wall_ns(), error)
+        async with asyncio.timeout(None) as grace:
+            async for chunk in response.aiter_bytes():
+                arrivals.last_ns = wall_ns()
+                if arrivals.add(arrivals.last_ns, chunk):
+                    grace.reschedule(asyncio.get_running_loop().time() + END_MARKER_GRACE_S)
+    except TimeoutError:  # ended by its marker
+        arrivals.finish(arrivals.last_ns)
+    except httpx.RequestError as error:
+        # h11 has one class for bytes that are not HTTP and for an end that came too early.
+        cut = isinstance(error, httpx.ReadError) or "peer closed connection" in str(error)
+        kind = httpx.ReadError if cut else httpx.RemoteProtocolError
+        arrivals.finish(wall_ns(), kind(str(error) or "connection lost in the middle of the answer"))
     else:
         arrivals.finish(wall_ns())
+
+
+def _note_times(arrivals: Arrivals) -> Callable[[str, object], Awaitable[None]]:
+    """For httpx's own transport, which tells its steps: when a connection is begun, and a request sent on it."""
+
+    async def trace(step: str, _: object) -> None:
+        if step == "connection.connect_tcp.started":
+            arrivals.connect_ns = wall_ns()
+        elif step.endswith(".send_request_headers.started"):
+            arrivals.sent_ns = arrivals.last_ns = wall_ns()
+
+    return trace
 
 
 def _transport_failure(error: httpx.HTTPError) -> Failure:
@@ -283,6 +293,8 @@ def _transport_failure(error: httpx.HTTPError) -> Failure:
         case httpx.ConnectError():
             kind = "tls" if _caused_by_tls(error) else "connect"
         case httpx.ReadError() | httpx.WriteError() | httpx.CloseError():
+            kind = "connect"
+        case httpx.RemoteProtocolError() if "without sending a response" in str(error):  # httpx's own transport
             kind = "connect"
         case httpx.ProtocolError() | httpx.DecodingError():
             kind = "protocol"

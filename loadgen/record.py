@@ -1,8 +1,8 @@
 """The run format: what is written, and when. `analysis/records.py` reads it.
 
-    run.json        the header, written before the first request of the load requests.jsonl  one row per request,
-    appended as it ends levels.jsonl    one row per level, appended as it ends: what neither the header can know nor a
-    request's row can hold
+    run.json        the header, written before the first request of the load
+    requests.jsonl  one row per request, appended as it ends
+    levels.jsonl    one row per level, appended as it ends: what neither the header nor a request's row can hold
 
 History. 1: the first format.
 """
@@ -67,7 +67,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None
     reasoning_tokens: int | None
     cached_tokens: int | None
-    tokens_from: Literal["usage", "tokenizer", "events"]
+    tokens_from: Literal["usage", "tokenizer", "events"] | None
     want_input_tokens: int
     want_output_tokens: int
     finish_reason: str | None
@@ -161,6 +161,7 @@ def _write(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
+_SHORTEST_SECRET = 4
 _SECRET_NAME = re.compile(r"auth|cookie|secret|password|signature|^sig$|credential|key$|token$", re.IGNORECASE)
 
 
@@ -173,8 +174,18 @@ class Secrets:
     """Texts that must appear nowhere: `hide` takes them out of a message."""
 
     def __init__(self, texts: list[str]) -> None:
-        found = sorted({text for text in texts if len(text) >= 4}, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
+        self._texts = sorted({text for text in texts if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._texts))) if self._texts else None
 
     def hide(self, message: str) -> str:
-        return message if self._pattern is None else self._pattern.sub("***", message)
+        if self._pattern is None:
+            return message
+        return "...".join(map(self._hide_cut, self._pattern.sub("***", message).split("...")))
+
+    def _hide_cut(self, part: str) -> str:
+        """`part` may have been shortened in the middle of a secret."""
+        for text in self._texts:
+            for length in range(len(text) - 1, _SHORTEST_SECRET - 1, -1):
+                if part.endswith(text[:length]):
+                    return part[:-length] + "***"
+        return part

@@ -41,6 +41,7 @@ class Decoder:
             and chunk.count(b"\n") == 2
             and b"\r" not in chunk
             and not (self._rest or self._data or self._name)
+            and len(chunk) <= self._limit_bytes
         ):
             self._at_start = self._after_cr = False
             return [(b"", chunk[6:-2])]
@@ -93,7 +94,7 @@ class Decoder:
             value = value[1:]
         if field == b"data":
             self._data.append(value)
-            self._data_bytes += len(value)
+            self._data_bytes += len(value) + 1  # and the LF that joins it
             self._check(self._data_bytes)
         elif field == b"event":
             self._name = value
