@@ -1,0 +1,128 @@
+"""`MODEL@GPU[,key=value...]`: what the simulated engine serves, and on what."""
+
+import msgspec
+
+from analysis import floors
+from analysis.catalog.facts import Gpu, Model, gpu, model
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """A share of the peak rates is an efficiency. The defaults put llama-3.1-8b in bf16 on one h100 at 7 ms per token,
+    and its prefill at what published rows of that GPU show."""
+
+    model: Model
+    gpu: Gpu
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 32768
+    gpus: int = 1
+    dtype: str = "bf16"
+    kv_cache_dtype: str = "bf16"
+    gpu_memory_utilization: float = 0.9
+    bandwidth_efficiency: float = 0.75
+    compute_efficiency: float = 0.45
+    overhead_us: float = 600.0
+    block_size: int = 16
+    prefix_cache: bool = True
+    spec_tokens: int = 0
+    spec_acceptance: float = 0.7
+    seed: int = 0
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return floors.kv_capacity_tokens(
+            self.model,
+            self.gpu,
+            gpus=self.gpus,
+            dtype=self.dtype,
+            kv_dtype=self.kv_cache_dtype,
+            utilization=self.gpu_memory_utilization,
+        )
+
+
+# Numbers: the smallest and the largest value that makes sense, both included. Names: the accepted ones.
+_NUMBERS: dict[str, tuple[type[int] | type[float], float, float]] = {
+    "max_num_seqs": (int, 1, 1 << 20),
+    "max_num_batched_tokens": (int, 1, 1 << 30),
+    "max_model_len": (int, 2, 1 << 30),
+    "gpus": (int, 1, 4096),
+    "gpu_memory_utilization": (float, 0.01, 1.0),
+    "bandwidth_efficiency": (float, 0.001, 1.0),
+    "compute_efficiency": (float, 0.001, 1.0),
+    "overhead_us": (float, 0.0, 1e7),
+    "block_size": (int, 1, 1024),
+    "spec_tokens": (int, 0, 64),
+    "spec_acceptance": (float, 0.0, 1.0),
+    "seed": (int, 0, 2**63 - 1),
+}
+_NAMES: dict[str, dict[str, str | bool]] = {
+    "dtype": {name: name for name in floors.DTYPE_BYTES},
+    "kv_cache_dtype": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"},
+    "prefix_cache": {"1": True, "true": True, "0": False, "false": False},
+}
+KEYS = tuple(field for field in Spec.__struct_fields__ if field in _NUMBERS or field in _NAMES)
+
+
+def parse(text: str) -> Spec:
+    """Raises ValueError, one line, for an unknown name, key or value, and for a model that does not fit the memory."""
+    head, *settings = text.split(",")
+    model_name, at, gpu_name = head.strip().partition("@")
+    if not (at and model_name and gpu_name):
+        raise ValueError(f"simulated engine {text!r}: expected MODEL@GPU[,key=value...], such as llama-3.1-8b@h100")
+    options: dict[str, int | float | str | bool] = {}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or key not in KEYS:
+            raise ValueError(f"simulated engine: {setting.strip()!r} is no setting; accepted: {'=, '.join(KEYS)}=")
+        if key in options:
+            raise ValueError(f"simulated engine: {key} is given twice")
+        options[key] = _value(key, value)
+    explicit_length = "max_model_len" in options
+    given = {"model": model(model_name.strip()), "gpu": gpu(gpu_name.strip()), **options}
+    return _fitted(msgspec.convert(given, Spec), explicit_length=explicit_length)
+
+
+def _value(key: str, text: str) -> int | float | str | bool:
+    if key in _NAMES:
+        if text not in _NAMES[key]:
+            raise ValueError(f"simulated engine: {key}={text}: accepted: {', '.join(_NAMES[key])}")
+        return _NAMES[key][text]
+    kind, low, high = _NUMBERS[key]
+    what = "a whole number" if kind is int else "a number"
+    try:
+        number = kind(text)
+    except ValueError:
+        raise ValueError(f"simulated engine: {key}={text}: expected {what}") from None
+    if not low <= number <= high:  # NaN is in no range
+        raise ValueError(f"simulated engine: {key}={text}: expected {what} from {low:g} to {high:g}")
+    return number
+
+
+def _fitted(spec: Spec, *, explicit_length: bool) -> Spec:
+    """The same spec, its default context length cut to what fits."""
+    name, device = spec.model.name, spec.gpu.name
+    if floors.compute_flops_per_s(spec.gpu, spec.dtype) is None:
+        raise ValueError(f"simulated engine: the compute rate of {device} is not in the catalogue: choose another GPU")
+    if spec.max_num_batched_tokens < spec.max_num_seqs:
+        raise ValueError(
+            f"simulated engine: max_num_batched_tokens={spec.max_num_batched_tokens} is below "
+            f"max_num_seqs={spec.max_num_seqs}: a step could not serve every running sequence"
+        )
+    # Whole blocks only, and room for a prompt and an answer.
+    capacity = spec.kv_capacity_tokens // spec.block_size * spec.block_size
+    if capacity < 2:
+        weights_gb = floors.weight_bytes(spec.model, spec.dtype) / 1e9
+        usable_gb = spec.gpu.memory_gb * spec.gpus * spec.gpu_memory_utilization
+        raise ValueError(
+            f"simulated engine: {name} in {spec.dtype} needs {weights_gb:.1f} GB for its weights, and {spec.gpus} x "
+            f"{device} at gpu_memory_utilization={spec.gpu_memory_utilization:g} has {usable_gb:.1f} GB, KV cache "
+            "included: raise gpus=, or choose a smaller dtype="
+        )
+    if spec.max_model_len <= capacity:
+        return spec
+    if explicit_length:
+        raise ValueError(
+            f"simulated engine: max_model_len={spec.max_model_len} needs more KV cache than the {capacity} tokens that "
+            f"fit beside {name} on {spec.gpus} x {device}"
+        )
+    return msgspec.structs.replace(spec, max_model_len=capacity)
