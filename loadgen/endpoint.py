@@ -6,18 +6,23 @@ host:port                               http://
 """
 
 import os
+import re
 import ssl
+from collections.abc import Iterator
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
+from loadgen.connection import reason
 from loadgen.dialects import Api
 from loadgen.record import names_a_secret
 from loadgen.transport import StampedTransport
 
 _PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
-_LOOPBACK = ("localhost", "127.", "[::1]", "::1")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,14 +46,17 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 def parse_target(text: str) -> Target:
     """Raises ValueError."""
     full = text if "://" in text else f"http://{text}"
+    expected = f"target {_shown(text)!r}: expected http(s)://host[:port][/base], host:port or sim:MODEL@GPU"
     try:
         url = httpx.URL(full)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"target {text!r} is not a URL: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"target {text!r}: expected http(s)://host[:port][/base], host:port or sim:MODEL@GPU")
-    if "://" not in text and url.port is None:
-        raise ValueError(f"target {text!r}: expected host:port, a URL, or sim:MODEL@GPU")
+    except httpx.InvalidURL:
+        raise ValueError(expected) from None
+    if url.scheme not in ("http", "https") or not url.host or url.port == 0 or (url.port or 80) > 65535:
+        raise ValueError(expected)
+    if "://" not in text and not re.match(
+        r"[^/?]*:\d+(?:[/?]|$)", text
+    ):  # a word alone is rather a mistake than a host
+        raise ValueError(expected)
     path = url.path.rstrip("/")
     api: Api | None = None
     for name, end in _PATHS.items():
@@ -61,8 +69,19 @@ def parse_target(text: str) -> Target:
         label=_label(url),
         bases=tuple(url.copy_with(path=base or "/", fragment=None) for base in paths),
         api=api,
-        secrets=(url.password, *(value for key, value in url.params.multi_items() if key != "api-version")),
+        secrets=tuple(_secrets_of(url)),
     )
+
+
+def _shown(text: str) -> str:
+    """A text that is no URL, without what may be user, password and query."""
+    return re.sub(r"^(\w+://)?.*@", r"\1", text.partition("?")[0])
+
+
+def _secrets_of(url: httpx.URL) -> Iterator[str]:
+    values = [value for key, value in url.params.multi_items() if key != "api-version"]
+    for value in (url.username, url.password, *values):
+        yield from (value, quote(value, safe=""))
 
 
 def _label(url: httpx.URL) -> str:
@@ -86,8 +105,11 @@ def root(base: httpx.URL) -> httpx.URL:
 
 
 def api_key(name: str) -> str | None:
-    """The key in the environment variable `name`, where it is set and not blank."""
-    return os.environ.get(name, "").strip() or None
+    """The key in the environment variable `name`, where it is set and not blank. Raises ValueError."""
+    key = os.environ.get(name, "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise ValueError(f"the key in {name} has characters that no header can carry: is it only the key?")
+    return key or None
 
 
 def secrets_in(access: Access) -> list[str]:
@@ -99,26 +121,38 @@ def secrets_in(access: Access) -> list[str]:
 
 def open_client(access: Access) -> httpx.AsyncClient:
     """The client of a run. Raises ValueError where the CA file cannot be used."""
-    headers = {"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity", "User-Agent": "loadgen"}
+    headers = httpx.Headers(
+        {"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity", "User-Agent": "loadgen"}
+    )
     if access.api_key:
         headers["Authorization"] = f"Bearer {access.api_key}"
-    headers.update(access.headers)
+    headers.update(list(access.headers))
     context = _tls_context(access)
-    if access.transport == "httpx":
-        unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        return httpx.AsyncClient(headers=headers, verify=context, http2=False, limits=unlimited)
-    # A transport of ours is never a proxy's: httpx reads proxy variables only for its own.
-    return httpx.AsyncClient(headers=headers, transport=StampedTransport(context), trust_env=False)
+    cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a session cookie would pin all load to one replica
+    if access.transport == "stamped":
+        # A transport of ours is never a proxy's: httpx reads proxy variables only for its own.
+        return httpx.AsyncClient(headers=headers, cookies=cookies, transport=StampedTransport(context), trust_env=False)
+    try:
+        return httpx.AsyncClient(
+            headers=headers,
+            cookies=cookies,
+            verify=context,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            mounts={f"all://{host}": None for host in _LOOPBACK},  # no proxy on the way to this machine
+        )
+    except ImportError as error:  # a SOCKS proxy in the environment
+        raise ValueError(f"--transport httpx: {error}") from None
 
 
 def _tls_context(access: Access) -> ssl.SSLContext:
-    if access.ca_file is None:
-        context = httpx.create_ssl_context()
-    else:
-        try:
+    try:
+        if access.ca_file is not None:
             context = ssl.create_default_context(cafile=str(access.ca_file))
-        except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"--ca-file {access.ca_file}: {error.strerror or error}") from None
+        else:
+            context = httpx.create_ssl_context()
+    except OSError as error:
+        source = f"--ca-file {access.ca_file}" if access.ca_file else "SSL_CERT_FILE, SSL_CERT_DIR"
+        raise ValueError(f"{source}: {reason(error)}") from None
     if access.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
