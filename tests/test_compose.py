@@ -162,5 +162,5 @@ def test_run_knows_every_flag() -> None:
     assert in_comment
     words = [*LOADGEN["command"], *(word for line in in_comment for word in shlex.split(line))]
     flags = {word for word in words if word.startswith("--")}
-    assert {"--concurrency", "--rate"} <= flags
+    assert {"--concurrency", "--workload"} <= flags
     assert sorted(flag for flag in flags if not re.search(rf"{flag}\b", known)) == []

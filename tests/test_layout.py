@@ -24,7 +24,7 @@ CLOCKS = {"time", "monotonic", "perf_counter", "clock_gettime"}
 IO_MODULES = {"asyncio", "http", "httpx", "selectors", "socket", "ssl", "subprocess", "urllib.request", "uvloop"}
 MAX_LINES = 400
 EXCHANGE = "loadgen/exchange.py"
-MAX_LINES_OF_AN_EXCHANGE = 1500
+MAX_LINES_OF_AN_EXCHANGE = 1600  # "about 1,500"
 TOP_LEVEL = {
     *("pyproject.toml", "README.md", "LICENSE", "Makefile", "docker-compose.yml"),
     *("loadgen", "workloads", "analysis", "tests", "docs"),
@@ -200,7 +200,10 @@ VIOLATIONS: list[tuple[Check, Sources]] = [
             "analysis/slo.py": "",
         },
     ),
-    (one_request_is_a_short_read, {EXCHANGE: "import loadgen.sse", "loadgen/sse.py": "x = 1\n" * 1500}),
+    (
+        one_request_is_a_short_read,
+        {EXCHANGE: "import loadgen.sse", "loadgen/sse.py": "x = 1\n" * MAX_LINES_OF_AN_EXCHANGE},
+    ),
     (package_files_are_empty, {"loadgen/cli/__init__.py": "from loadgen.cli.app import main"}),
     (no_import_cycles, {"loadgen/a.py": "from loadgen import b", "loadgen/b.py": "from .a import x"}),
     (no_import_cycles, {"loadgen/a.py": "import loadgen.sim.b", "loadgen/sim/b.py": "def f():\n    from ..a import x"}),
