@@ -53,9 +53,8 @@ def parse_target(text: str) -> Target:
         raise ValueError(expected) from None
     if url.scheme not in ("http", "https") or not url.host or url.port == 0 or (url.port or 80) > 65535:
         raise ValueError(expected)
-    if "://" not in text and not re.match(
-        r"[^/?]*:\d+(?:[/?]|$)", text
-    ):  # a word alone is rather a mistake than a host
+    with_port = re.match(r"[^/?]*:\d+(?:[/?]|$)", text)
+    if "://" not in text and not with_port:  # a word alone is rather a mistake than a host
         raise ValueError(expected)
     path = url.path.rstrip("/")
     api: Api | None = None

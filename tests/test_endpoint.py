@@ -1,5 +1,7 @@
 """Targets as users type them, and the client that reaches them."""
 
+import asyncio
+import contextlib
 import socket
 from pathlib import Path
 
@@ -8,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.endpoint import Access, Target, api_key, api_url, open_client, parse_target, root, secrets_in, under
+from loadgen.endpoint import Access, api_key, api_url, open_client, parse_target, root, secrets_in, under
 from loadgen.transport import StampedTransport
 from tests.fakes_api import Received, answer, listening, receive
+from tests.fakes_client import echo
 from tests.fakes_tls import authority_file, certificates
 
 TARGETS = {
@@ -68,7 +71,6 @@ BAD += [
     "http:/host",
     "http://[::1",
     "http://ho\nst",
-    "a..b:80",
     "key@host",
     "host?a=b:80",
 ]
@@ -84,12 +86,8 @@ def test_what_is_no_target_is_refused_with_what_is_expected(text: str) -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_target_or_a_value_error(text: str) -> None:
-    try:
-        target = parse_target(text)
-    except ValueError as error:
-        assert type(error) is ValueError
-    else:
-        assert target.bases
+    with contextlib.suppress(ValueError):
+        assert parse_target(text).bases
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert api_key("SOME_KEY") is None
 
 
-@pytest.mark.parametrize("key", ["CANARY\nX: y", "CANARY\u201d", "CANARY\x00y".replace("\x00", "\x01")])
+@pytest.mark.parametrize("key", ["CANARY\nX: y", "CANARY\u201d", "CANARY\x01"])
 def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", key)
     with pytest.raises(ValueError, match="the key in SOME_KEY") as caught:
@@ -159,12 +157,12 @@ def test_secrets_are_the_key_and_the_secret_headers() -> None:
     assert set(secrets_in(access)) == {"Bearer abc", "abc", "def", "ghi"}
 
 
-async def asked_with(access: Access, target: Target | None = None) -> Received:
+async def asked_with(access: Access) -> Received:
     seen: list[Received] = []
 
-    async def note(reader: object, writer: object) -> None:
-        seen.append(await receive(reader))  # type: ignore[arg-type]
-        writer.write(answer("{}", "200 OK", "application/json", "Set-Cookie: session=1"))  # type: ignore[attr-defined]
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await receive(reader))
+        writer.write(answer("{}", "200 OK", "application/json", "Set-Cookie: session=1"))
 
     async with listening(note) as server, open_client(access) as http:
         for _ in range(2):
@@ -201,16 +199,12 @@ async def test_no_proxy_on_the_way_to_this_machine(transport: str, monkeypatch: 
 
 async def test_a_proxy_is_used_by_httpx_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        monkeypatch.setenv("http_proxy", "http://127.0.0.1:%d" % closed.getsockname()[1])
-    async with listening(lambda _, __: asyncio_never(), "127.0.0.2") as server:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    async with listening(echo, "127.0.0.2") as server:
         async with open_client(Access(transport="httpx")) as http:
             with pytest.raises(httpx.ConnectError):
                 await http.get(server.url())
         assert server.accepted == 0
-
-
-async def asyncio_never() -> None:
-    raise AssertionError("nobody should have come")
 
 
 def test_a_proxy_that_httpx_cannot_use_is_a_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,14 +223,14 @@ async def test_our_transport_is_the_default() -> None:
 
 @pytest.mark.parametrize("transport", ["stamped", "httpx"])
 async def test_whom_tls_trusts(transport: str, tmp_path: Path) -> None:
-    async def greet(reader: object, writer: object) -> None:
-        await receive(reader)  # type: ignore[arg-type]
-        writer.write(answer("{}"))  # type: ignore[attr-defined]
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await receive(reader)
+        writer.write(answer("{}"))
 
     async with listening(greet, tls=certificates().server) as server:
         url = server.url(scheme="https")
         async with open_client(Access(transport=transport)) as http:
-            with pytest.raises(httpx.ConnectError, match="(?i)certificate"):
+            with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
                 await http.get(url)
         for access in (
             Access(transport=transport, ca_file=authority_file(tmp_path)),
