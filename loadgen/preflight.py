@@ -6,6 +6,7 @@ the whole run. Anything that makes the run pointless raises `Unusable`, one line
 
 import contextlib
 import secrets as entropy
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from loadgen.clock import wall_ns
 from loadgen.dialects import COUNT_LIMIT, Api, Dialect, error_body
 from loadgen.endpoint import Access, Target, api_url, root, under
 from loadgen.exchange import Exchange, Limits, Wire
-from loadgen.record import Row, Secrets
+from loadgen.record import Row, Secrets, names_a_secret
 from loadgen.slices import Slices
 from loadgen.sse import LINE_LIMIT_BYTES
 from workloads.request import Request
@@ -24,7 +25,8 @@ from workloads.tokens import CalibrationFailed, Vocabulary, calibrate, guess
 
 PROBE_TOKENS = 8
 _PROBE_PROMPT = "Say a few words about the weather of today"
-_OPTIONS = {"stream_options": "usage", "min_tokens": "min_tokens", "ignore_eos": "ignore_eos"}
+# What a server may refuse, the least usual first: that is given up first where it does not say which.
+_OPTIONS = {"ignore_eos": "ignore_eos", "min_tokens": "min_tokens", "stream_options": "usage"}
 
 
 class Unusable(ValueError):  # noqa: N818 - it names the state of the target
@@ -57,13 +59,13 @@ async def preflight(
 ) -> Server:
     """Raises Unusable."""
     api = target.api or api or "chat"
-    base, found = await _find_models(client, target, access, secrets)
+    base, found = await _find_models(client, target, access, secrets, limits)
     model = model or _only_model(found, target)
     dialect = Dialect(api=api, model=model, extra=extra)
     slices = Slices()
     try:
         prober = _Prober(client, api_url(base, api), limits, slices, secrets)
-        dialect, dropped, row = await _agree(prober, dialect, [entry["id"] for entry in found], target)
+        dialect, dropped, row = await _agree(prober, dialect, [entry["id"] for entry in found], target, access)
         dialect, row = await _with_running_usage(prober, dialect, row)
         vocabulary = await _vocabulary(prober, client, base, dialect, tokenizer)
         as_ids = False
@@ -105,38 +107,50 @@ def _facts(
 
 
 async def _find_models(
-    client: httpx.AsyncClient, target: Target, access: Access, secrets: Secrets
+    client: httpx.AsyncClient, target: Target, access: Access, secrets: Secrets, limits: Limits
 ) -> tuple[httpx.URL, list[dict[str, Any]]]:
     """The base address that answers, and the models it names; none where it has no /models."""
+    strange: str | None = None
     for base in target.bases:
         url = under(base, "/models")
         try:
-            response = await client.get(url, timeout=httpx.Timeout(30, connect=10))
+            response = await client.get(url, timeout=httpx.Timeout(30, connect=limits.connect_s))
         except httpx.HTTPError as error:
             raise Unusable(secrets.hide(_unreachable(target, error))) from None
-        if response.status_code in (401, 403):
-            raise Unusable(secrets.hide(_unauthorised(response.status_code, response.content, target, access)))
+        status = response.status_code
+        if status in (401, 403):
+            said = f"HTTP {status}: {error_body(response.content)}"
+            raise Unusable(secrets.hide(_unauthorised(said, target, access)))
         if response.is_redirect:
-            place = httpx.URL(response.headers.get("location", "")).host or "elsewhere"
-            raise Unusable(f"{target.label} redirects to {place}: give that address itself")
-        if response.status_code == 200:
-            return base, _model_entries(response, target)
-        if response.status_code not in (404, 405, 501):
+            raise Unusable(secrets.hide(f"{target.label} redirects to {_place(response)}: give that address itself"))
+        if status == 200:
+            if (models := _model_entries(response.content)) is not None:
+                return base, models
+            # A web page may answer for every path: the next base can still be the right one.
+            strange = strange or response.headers.get("content-type", "no content type").split(";")[0]
+        elif status not in (404, 405, 501):
             said = secrets.hide(error_body(response.content))
-            raise Unusable(f"{target.label} answers GET {url.path} with HTTP {response.status_code}: {said}")
+            raise Unusable(f"{target.label} answers GET {url.path} with HTTP {status}: {said}")
+    if strange is not None:
+        raise Unusable(
+            f"{target.label} is no OpenAI-compatible API: its list of models is not JSON of that form ({strange}); "
+            "give the address under which /v1/models answers"
+        )
     return target.bases[0], []
 
 
-def _model_entries(response: httpx.Response, target: Target) -> list[dict[str, Any]]:
+def _model_entries(content: bytes) -> list[dict[str, Any]] | None:
     try:
-        data = msgspec.json.decode(response.content)["data"]
+        data = msgspec.json.decode(content)["data"]
         return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
     except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
-        kind = response.headers.get("content-type", "no content type").split(";")[0]
-        raise Unusable(
-            f"{target.label} is no OpenAI-compatible API: its list of models is not JSON of that form ({kind}); "
-            "give the address under which /v1/models answers"
-        ) from None
+        return None
+
+
+def _place(response: httpx.Response) -> str:
+    if response.next_request is None:
+        return "nowhere"
+    return str(response.next_request.url.copy_with(username=None, password=None, query=None, fragment=None))
 
 
 def _only_model(found: list[dict[str, Any]], target: Target) -> str:
@@ -154,17 +168,21 @@ def _listed(names: list[str]) -> str:
 
 def _unreachable(target: Target, error: httpx.HTTPError) -> str:
     hint = "is the server running, and is this its address?"
-    if isinstance(error, httpx.ConnectError) and "TLS" in str(error):
+    if isinstance(error.__cause__, ssl.SSLCertVerificationError):
         hint = "give its CA with --ca-file, or accept any certificate with --insecure"
+    elif isinstance(error.__cause__, ssl.SSLError):
+        hint = "does it speak TLS, https rather than http?"
     elif isinstance(error, httpx.ProtocolError):
-        hint = "is it an HTTP server, and http rather than https?"
+        hint = "does it speak HTTP, http rather than https?"
     return f"{target.label}: {error}; {hint}"
 
 
-def _unauthorised(status: int, content: bytes, target: Target, access: Access) -> str:
-    source = f"from {access.api_key_env}" if access.api_key else f"none: {access.api_key_env} is not set"
-    said = error_body(content)
-    return f"{target.label} answers HTTP {status}: is the key right? (key: {source}; the server says: {said})"
+def _unauthorised(said: str, target: Target, access: Access) -> str:
+    if any(names_a_secret(name) for name, _ in access.headers):
+        source = "from --header"
+    else:
+        source = f"from {access.api_key_env}" if access.api_key else f"none, {access.api_key_env} is not set"
+    return f"{target.label} answers {said}; is the key right? (key: {source})"
 
 
 # What the server accepts
@@ -212,7 +230,7 @@ class _Prober:
 
 
 async def _agree(
-    prober: _Prober, dialect: Dialect, served: list[str], target: Target
+    prober: _Prober, dialect: Dialect, served: list[str], target: Target, access: Access
 ) -> tuple[Dialect, list[str], Row]:
     """Drop what the server refuses until a probe succeeds."""
     dropped: list[str] = []
@@ -226,7 +244,7 @@ async def _agree(
         message = row.error.message if row.error else ""
         changed = _without(dialect, message) if row.http_status in (400, 422, 500, 501) else None
         if changed is None:
-            raise Unusable(_refused(refusal, dialect, served, target))
+            raise Unusable(_refused(refusal, dialect, served, target, access))
         dialect, name = changed
         dropped.append(name)
 
@@ -242,15 +260,15 @@ def _without(dialect: Dialect, message: str) -> tuple[Dialect, str] | None:
     return msgspec.structs.replace(dialect, **{_OPTIONS[name]: False}), name
 
 
-def _refused(row: Row, dialect: Dialect, served: list[str], target: Target) -> str:
+def _refused(row: Row, dialect: Dialect, served: list[str], target: Target, access: Access) -> str:
     message = row.error.message if row.error else "no reason given"
+    if row.http_status in (401, 403):
+        return _unauthorised(message, target, access)
     if row.http_status == 404 and served and dialect.model not in served:
         return f"{target.label} does not serve the model {dialect.model}: choose one with --model ({_listed(served)})"
     hint = ""
     if row.http_status in (404, 405):
         hint = "; is the address right, and does the server have this API (--api chat or completions)?"
-    if row.http_status in (401, 403):
-        hint = "; is the key right?"
     return f"{target.label}: the probe failed ({row.error.kind if row.error else '?'}): {message}{hint}"
 
 
@@ -310,14 +328,13 @@ async def _vocabulary(
 
 async def _confirmed(vocabulary: Vocabulary, by_usage: Callable[[str], Awaitable[int]]) -> Vocabulary:
     """What /tokenize says must hold for a real request: usage has the last word on what surrounds the words."""
-    words = " ".join((vocabulary.opening, *vocabulary.words[:40]))
     try:
-        counted = await by_usage(words)
+        base = await by_usage(vocabulary.opening)
+        counted = await by_usage(" ".join((vocabulary.opening, *vocabulary.words)))
     except CalibrationFailed:
         return vocabulary  # no usage to hold it against
-    base = counted - 40
-    if base < 1:
-        raise CalibrationFailed("usage counts fewer tokens than /tokenize")
+    if base < 1 or counted - base != len(vocabulary.words):
+        raise CalibrationFailed("usage counts otherwise than /tokenize")
     return msgspec.structs.replace(vocabulary, base_tokens=base)
 
 
@@ -350,7 +367,10 @@ async def _with_ids(
     if vocabulary.counted_by != "tokenize":
         return vocabulary, False
     text = " ".join((vocabulary.opening, *vocabulary.words))
-    ids = tuple(dict.fromkeys((await _tokenize(client, base, dialect, text))[-len(vocabulary.words) :]))
+    try:
+        ids = tuple(dict.fromkeys((await _tokenize(client, base, dialect, text))[-len(vocabulary.words) :]))
+    except _NoTokenize:
+        return vocabulary, False
     row = await prober.send(dialect, ids[:24], 1)
     if row.status != "ok" or row.prompt_tokens != len(ids[:24]):
         return vocabulary, False

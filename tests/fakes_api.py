@@ -150,7 +150,7 @@ def refusal(message: str, status: str = "400 Bad Request") -> bytes:
 
 @dataclass(kw_only=True)
 class Api:
-    """Counts a word as one token, and as two when it has ten letters or more."""
+    """Counts a word as one token, and as two when it has eight letters or more."""
 
     models: Sequence[str] = ("tiny",)
     answers: dict[str, bytes] = field(default_factory=dict)  # path -> whole response, instead of what follows
@@ -160,7 +160,10 @@ class Api:
     tokenizes: bool = True
     counts: bool = True  # usage, where it is asked for
     template_tokens: int = 7
-    usage_tokens_a_word: int = 1
+    tokenize_template_tokens: int | None = None  # what /tokenize takes the template for, where it is wrong
+    tokenize_flat: bool = False  # /tokenize takes each word for one token, and is wrong
+    word_tokens: int = 1
+    takes_ids: bool = True
     event_tokens: int = 1
     max_model_len: int | None = 4096
     hold: asyncio.Event | None = None  # requests wait for it before their first token
@@ -197,21 +200,28 @@ class Api:
 
     def _ids(self, fields: dict[str, Any]) -> list[int]:
         text = fields["prompt"] if "prompt" in fields else fields["messages"][0]["content"]
-        ids = [1000 + sum(word.encode()) * 7 + len(word) for word in text.split() for _ in range(_cost(word))]
-        overhead = self.template_tokens if "messages" in fields else 1
-        return [*range(overhead), *ids]
+        words = [(word, 1 if self.tokenize_flat else self._cost(word)) for word in text.split()]
+        template = self.template_tokens if self.tokenize_template_tokens is None else self.tokenize_template_tokens
+        overhead = template if "messages" in fields else 1
+        return [*range(overhead), *(int.from_bytes(word.encode()[:3]) for word, cost in words for _ in range(cost))]
 
-    def _prompt_tokens(self, fields: dict[str, Any]) -> int:
+    def _cost(self, word: str) -> int:
+        return (2 if len(word) >= 8 else 1) * self.word_tokens
+
+    def prompt_tokens(self, fields: dict[str, Any]) -> int:
         prompt = fields.get("prompt")
         if isinstance(prompt, list):
             return len(prompt)
         text = fields["messages"][0]["content"] if prompt is None else prompt
         overhead = self.template_tokens if prompt is None else 1
-        return overhead + sum(_cost(word) for word in text.split()) * self.usage_tokens_a_word
+        return overhead + sum(map(self._cost, text.split()))
 
     async def _complete(self, fields: dict[str, Any], chat: bool, writer: asyncio.StreamWriter) -> None:
         if fields["model"] not in self.models:
             writer.write(refusal(f"The model `{fields['model']}` does not exist.", "404 Not Found"))
+            return
+        if isinstance(fields.get("prompt"), list) and not self.takes_ids:
+            writer.write(refusal("prompt: expected a string"))
             return
         if refused := next((name for name in fields if name in self.refuses), None):
             writer.write(refusal(self.says.format(refused)))
@@ -232,7 +242,7 @@ class Api:
         if self.stop_words is not None and "ignore_eos" not in fields:
             tokens = min(tokens, self.stop_words)
         options = fields.get("stream_options", {})
-        prompt_tokens = self._prompt_tokens(fields)
+        prompt_tokens = self.prompt_tokens(fields)
         events: list[dict[str, Any]] = [{"choices": [{"delta": {"role": "assistant", "content": ""}}]}] if chat else []
         for sent in range(0, tokens, self.event_tokens):
             some = min(self.event_tokens, tokens - sent)
@@ -245,7 +255,3 @@ class Api:
         if self.counts and options.get("include_usage"):
             events.append({"choices": [], "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}})
         return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
-
-
-def _cost(word: str) -> int:
-    return 2 if len(word) >= 10 else 1
