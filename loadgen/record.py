@@ -145,10 +145,12 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError) if error else contextlib.nullcontext():
-            self.flush()
-        os.close(self._requests)
-        os.close(self._levels)
+        try:
+            with contextlib.suppress(OSError) if error else contextlib.nullcontext():
+                self.flush()
+        finally:
+            os.close(self._requests)
+            os.close(self._levels)
 
 
 def _append_to(path: Path) -> int:
@@ -162,7 +164,9 @@ def _write(file: int, data: bytes) -> None:
 
 
 _SHORTEST_SECRET = 4
-_SECRET_NAME = re.compile(r"auth|cookie|secret|password|signature|^sig$|credential|key$|token$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"auth|bearer|cookie|credential|jwt|passw|passphrase|pwd|secret|signature|^sig$|key$|token$", re.IGNORECASE
+)
 
 
 def names_a_secret(name: str) -> bool:

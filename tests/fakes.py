@@ -33,6 +33,9 @@ from loadgen.slices import Slices
 from loadgen.transport import StampedTransport
 from workloads.request import Request
 
+KERNEL_SLACK_US = 10_000  # loopback stamps within the write itself, unless the machine is busy
+USER_SLACK_US = 500_000  # both ends share one event loop
+
 
 class At(NamedTuple):
     ms: float
@@ -123,11 +126,16 @@ class Server:
             if isinstance(result, Exception):
                 raise result
 
-    def written_us(self, row: Row, *parts: bytes) -> list[tuple[int, int]]:
-        """When the write of each of `parts` began and ended, in microseconds since `row` was sent; its run began at 0."""
+    def assert_stamps(
+        self, row: Row, stamps_us: Sequence[int | None], *parts: bytes, slack_us: int = KERNEL_SLACK_US
+    ) -> None:
+        """The stamps, in microseconds since `row` was sent, lie within the writes of `parts`; its run began at 0."""
         assert row.sent_us is not None
-        writes = [next(write for write in self.written if part in write.piece) for part in parts]
-        return [(write.begun_ns // 1000 - row.sent_us, write.ended_ns // 1000 - row.sent_us) for write in writes]
+        for stamp_us, part in zip(stamps_us, parts, strict=True):
+            write = next(write for write in self.written if part in write.piece)
+            assert stamp_us is not None
+            assert write.begun_ns // 1000 - row.sent_us - 1 <= stamp_us  # 1: both are rounded down
+            assert stamp_us <= write.ended_ns // 1000 - row.sent_us + slack_us
 
 
 @contextlib.asynccontextmanager

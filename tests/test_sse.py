@@ -82,6 +82,13 @@ def test_the_last_event_may_lack_its_blank_line() -> None:
 def test_a_megabyte_passes_and_the_limit_holds_in_every_form() -> None:
     big = b"x" * 2**20
     assert decode([b"data: ", big[:1000], big[1000:], b"\n\n"], 2**21) == [(b"", big)]
-    for chunks in ([b"data: " + big], [b"data: " + big + b"\n\n"], [b"data: xxxxxxxx\n"] * 10, [b"x"] * 60):
+    for chunks in (
+        [b"data: " + big],
+        [b"data: " + big + b"\n\n"],
+        [b"data: {" + big + b"}\n\n"],
+        [b"data: xxxxxxxx\n"] * 10,
+        [b"data\n"] * 60,
+        [b"x"] * 60,
+    ):
         with pytest.raises(LineTooLongError):
             decode(chunks, 50)
