@@ -14,7 +14,10 @@ from loadgen.endpoint import Access, api_key, api_url, open_client, parse_target
 from loadgen.transport import StampedTransport
 from tests.fakes_api import Received, answer, listening, receive
 from tests.fakes_client import echo
-from tests.fakes_tls import authority_file, certificates
+from tests.fakes_tls import authority_file, certificates, little_trust
+
+__all__ = ["little_trust"]
+pytestmark = pytest.mark.usefixtures("little_trust")
 
 TARGETS = {
     "localhost:8000": ("http://localhost:8000/v1", "http://localhost:8000/"),

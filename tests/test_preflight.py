@@ -16,12 +16,14 @@ from loadgen.preflight import Server, Unusable, preflight
 from loadgen.record import Secrets
 from tests.fakes_api import Api, answer, listening, on_uvloop, refusal
 from tests.fakes_client import nothing_leaks
-from tests.fakes_tls import certificates
+from tests.fakes_tls import certificates, little_trust
 from workloads.plan import load, override, requests
+
+__all__ = ["little_trust"]
 
 
 @pytest.fixture(autouse=True)
-def no_leaks() -> Iterator[None]:
+def no_leaks(little_trust: None) -> Iterator[None]:
     certificates()
     with nothing_leaks():
         yield
