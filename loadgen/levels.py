@@ -6,6 +6,7 @@ drain     what has started is allowed to end, since it belongs to the sample; af
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
@@ -84,7 +85,8 @@ class Course:
         """A request of the level has become a row."""
         self._any_ok = self._any_ok or ok
         self._failed += not ok
-        if not self._any_ok and self._failed >= max(HOPELESS_FAILURES, 2 * self._slots):
+        hopeless = not self._any_ok and self._failed >= max(HOPELESS_FAILURES, 2 * self._slots)
+        if hopeless and self.ended_by is None:
             self.ended_by = "errors"
 
 
@@ -104,23 +106,28 @@ async def closed_loop(
     drift = Drift()
     cpu_ns = process_ns()
     begun_wall_ns, begun_ns = wall_ns(), mono_ns()
+    sending: set[int] = set()
 
-    async def slot(offset_s: float) -> None:
+    async def slot(number: int, offset_s: float) -> None:
         await sleep_until(begun_ns + int(offset_s * 1e9))
-        phase: Phase | None = course.begin_slot()
-        failures = 0
-        while phase is not None and not stop.is_set():
+        pause_s = 0.0
+        for turn in itertools.count():
             if wait_turn is not None:
                 await wait_turn()
+            phase = course.next_phase(mono_ns()) if turn else course.begin_slot()
+            if phase is None or stop.is_set():
+                return
+            sending.add(number)
             ok = await send(next(requests), phase)
-            failures = 0 if ok else failures + 1
-            if failures:
-                await asyncio.sleep(min(FAILURE_PAUSE_S * 2 ** (failures - 1), FAILURE_PAUSE_MAX_S))
-            phase = course.next_phase(mono_ns())
+            sending.remove(number)
+            pause_s = 0.0 if ok else min(max(FAILURE_PAUSE_S, 2 * pause_s), FAILURE_PAUSE_MAX_S)
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
-    slots = [asyncio.create_task(slot(offset)) for offset in stagger_s(plan.concurrency, request_s)]
+    offsets_s = stagger_s(plan.concurrency, request_s)
+    slots = [asyncio.create_task(slot(number, offset_s)) for number, offset_s in enumerate(offsets_s)]
     try:
-        await _until_done(slots, stop, drift)
+        await _until_done(slots, sending, course, stop, drift)
     finally:
         for task in slots:
             task.cancel()
@@ -139,8 +146,11 @@ async def closed_loop(
     )
 
 
-async def _until_done(slots: list[asyncio.Task[None]], stop: asyncio.Event, drift: Drift) -> None:
-    """Wait for the slots, sampling the clocks; after `stop`, no longer than DRAIN_S."""
+async def _until_done(
+    slots: list[asyncio.Task[None]], sending: set[int], course: Course, stop: asyncio.Event, drift: Drift
+) -> None:
+    """Wait for the slots, sampling the clocks. Once the level is over, only for those that are sending; after `stop`,
+    no longer than DRAIN_S."""
     pending = set(slots)
     stopped_ns: int | None = None
     while pending:
@@ -148,6 +158,10 @@ async def _until_done(slots: list[asyncio.Task[None]], stop: asyncio.Event, drif
         drift.sample()
         if any(not task.cancelled() and task.exception() for task in done):
             return
+        if stop.is_set() or course.ended_by is not None:
+            for number, task in enumerate(slots):
+                if number not in sending:  # it waits to start, for its turn, or after a failure
+                    task.cancel()
         if stop.is_set():
             stopped_ns = stopped_ns or mono_ns()
             if mono_ns() - stopped_ns > DRAIN_S * 1e9:
