@@ -21,6 +21,7 @@ from loadgen.sim.spec import Spec
 from loadgen.sim.truth import Record, Truth
 
 _SLIP_NS = 100_000_000
+_UNDISTURBED_NS = 5_000
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -61,17 +62,19 @@ class Timetable:
         self._alarm = Alarm(loop, self._end_step)
         self._outputs: list[_Output] = []
         self._end_ns: int | None = None  # of the running step; None: idle
+        self._wall_offset_ns = wall_ns() - mono_ns()
 
     def submit(self, connection: Connection, completion: Completion, answer: Answer, number: int) -> None:
         """Start a completion; `number` tells it from all others and draws its text."""
         arrived_ns = mono_ns()
+        record = self.truth.begin(answer.id, arrived_ns + self._offset_ns(arrived_ns))
         text_start = number * 1009
         output = tokens.output_ids(text_start, completion.output_tokens)
         stream = Stream(
             connection=connection,
             completion=completion,
             answer=answer,
-            record=self.truth.begin(answer.id, wall_ns()),
+            record=record,
             sequence=self.engine.add(number, completion.prompt, output),
             text_start=text_start,
             arrived_ns=arrived_ns,
@@ -114,7 +117,7 @@ class Timetable:
         if now_ns < end_ns:
             self._alarm.set(end_ns)
             return
-        due_ns = end_ns + wall_ns() - now_ns
+        due_ns = end_ns + self._offset_ns(now_ns)
         written = []
         for output in self._outputs:
             if output.data and not output.stream.lost:
@@ -132,6 +135,13 @@ class Timetable:
             if output.last and not output.stream.lost:
                 output.stream.connection.end()
         self._begin_step(end_ns)
+
+    def _offset_ns(self, now_ns: int) -> int:
+        """Of the wall clock to the monotonic clock. Not taken anew where this process was preempted between the two."""
+        offset_ns = wall_ns() - now_ns
+        if mono_ns() - now_ns < _UNDISTURBED_NS:
+            self._wall_offset_ns = offset_ns
+        return self._wall_offset_ns
 
     def _account(self, output: _Output, end_ns: int) -> None:
         stream = output.stream
