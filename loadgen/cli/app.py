@@ -1,6 +1,7 @@
 """The command line: `loadgen COMMAND`. Each command is a file of its own and imports what it needs when it runs."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 from cyclopts import App, CycloptsError
@@ -62,11 +63,21 @@ def _use_config(arguments: list[str]) -> list[str]:
             path, rest = word.removeprefix("--config="), arguments[place + 1 :]
         else:
             continue
-        if not Path(path).is_file():
-            raise ValueError(f"--config {path}: no such file")
+        _check_config(path)
         app.config = (Toml(path, use_commands_as_keys=False),)
         return [*arguments[:place], *rest]
     return arguments
+
+
+def _check_config(path: str) -> None:
+    try:
+        values = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ValueError(f"--config {path}: {(error.strerror or str(error)).lower()}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"--config {path}: not a TOML file ({error})") from None
+    if tables := [name for name, value in values.items() if isinstance(value, dict)]:
+        raise ValueError(f"--config {path}: [{tables[0]}]: flags stand at the top of the file, not in tables")
 
 
 def _complain(message: str) -> int:

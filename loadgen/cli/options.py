@@ -1,5 +1,6 @@
 """The flags that commands share, and the settings they stand for."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from cyclopts import Group, Parameter
 if TYPE_CHECKING:
     from loadgen.run import Settings
 
+DEFAULT_LEVELS = "1..64"
 _LOAD = Group.create_ordered("Load")
 _WORK = Group.create_ordered("Workload")
 _ASK = Group.create_ordered("Request")
@@ -16,9 +18,7 @@ _RESULT = Group.create_ordered("Result")
 
 
 def _flag(group: Group, text: str) -> Parameter:
-    return Parameter(
-        help=text, group=group, negative=(), show_default=lambda value: value not in (None, False, ()) and str(value)
-    )
+    return Parameter(help=text, group=group, negative=(), show_default=False)  # the text says it
 
 
 @Parameter(name="*")
@@ -92,6 +92,8 @@ def settings(target: str, options: Options) -> "Settings":
         parse_target(target)
     if options.requests is not None and options.requests < 1:
         raise ValueError(f"--requests {options.requests}: expected at least 1")
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", options.api_key_env):  # it may be the key itself: do not repeat it
+        raise ValueError("--api-key-env expects the name of an environment variable, not the key")
     if options.seed < 0:
         raise ValueError(f"--seed {options.seed}: expected 0 or more")
     duration_s = None if options.duration is None else _named("--duration", values.duration_s, options.duration)
@@ -99,8 +101,10 @@ def settings(target: str, options: Options) -> "Settings":
     headers = tuple(values.header(text) for text in options.header)
     return Settings(
         target=target,
-        concurrency=_named("--concurrency", values.levels, options.concurrency or "1..64"),
-        until=until if options.requests or options.duration else DEFAULT_UNTIL,
+        concurrency=_named(
+            "--concurrency", values.levels, DEFAULT_LEVELS if options.concurrency is None else options.concurrency
+        ),
+        until=DEFAULT_UNTIL if until == Until() else until,
         workload=plan.override(plan.load(options.workload), options.input, options.output),
         api=_choice("--api", options.api, ("chat", "completions")),
         model=options.model,
@@ -133,10 +137,18 @@ def recorded(options: Options) -> dict[str, Any]:
             pairs = [values.header(text) for text in value]
             kept[name] = [f"{key}: {'***' if names_a_secret(key) else text}" for key, text in pairs]
         elif name == "body" and value is not None:
-            kept[name] = {key: "***" if names_a_secret(key) else field for key, field in values.body(value).items()}
+            kept[name] = _without_secrets(values.body(value))
         else:
             kept[name] = str(value) if isinstance(value, Path) else value
     return kept
+
+
+def _without_secrets(value: Any) -> Any:
+    from loadgen.record import names_a_secret
+
+    if isinstance(value, dict):
+        return {key: "***" if names_a_secret(key) else _without_secrets(inner) for key, inner in value.items()}
+    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _named(flag: str, parse: Any, text: str) -> Any:

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from loadgen.clock import mono_ns
@@ -17,8 +18,6 @@ from loadgen.levels import Until
 from loadgen.record import LevelPlan, LevelRow, Row
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from loadgen.preflight import Server
 
 REFRESH_S = 0.5
@@ -30,7 +29,7 @@ class Progress:
         self._console = console
         self._levels = levels
         self._until = until
-        self._status: Status | None = None
+        self._live: Live | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._plan: LevelPlan | None = None
         self._reset()
@@ -55,10 +54,8 @@ class Progress:
         self._plan = plan
         self._reset()
         if self._console.is_terminal and not self._console.quiet:
-            self._status = self._console.status(self._line(), spinner="dots")
-            self._status.start()
-            # The library would redraw from a thread of its own.
-            self._status._live.auto_refresh = False
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
             self._tick()
 
     def row(self, row: Row) -> None:
@@ -85,13 +82,13 @@ class Progress:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _tick(self) -> None:
-        if self._status is not None:
-            self._status.update(self._line())
+        if self._live is not None:
+            self._live.update(Text(self._line(), overflow="ellipsis", no_wrap=True), refresh=True)
             self._timer = asyncio.get_running_loop().call_later(REFRESH_S, self._tick)
 
     def _line(self) -> str:
@@ -106,7 +103,7 @@ class Progress:
         ]
         if self._ttft_ms:
             parts.append(f"TTFT p50 {statistics.median(self._ttft_ms):.1f} ms")
-        if self._status is not None and (left_s := self._left_s()) is not None:
+        if self._live is not None and (left_s := self._left_s()) is not None:
             parts.append(f"about {left_s:.0f} s left")
         return " · ".join(parts)
 

@@ -53,8 +53,14 @@ def header(text: str) -> tuple[str, str]:
     """`Name: value`."""
     name, colon, value = text.partition(":")
     name, value = name.strip(), value.strip()
-    if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not value.isprintable():
-        raise ValueError("--header expects 'Name: value'")  # the value may be a secret: do not repeat it
+    if (
+        not colon
+        or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)
+        or not (value.isascii() and value.isprintable())
+    ):
+        raise ValueError("--header expects 'Name: value', in ASCII")  # the value may be a secret: do not repeat it
+    if name.lower() in ("content-length", "transfer-encoding", "accept-encoding"):
+        raise ValueError(f"--header {name}: it follows from the request, and is not to be set")
     return name, value
 
 
@@ -80,5 +86,8 @@ def timeouts(text: str) -> dict[str, float]:
         name, _, value = part.strip().partition("=")
         if name not in ("first", "idle", "total", "connect"):
             raise ValueError(f"--timeout {text!r}: expected first=, idle=, total= or connect= (got {part.strip()!r})")
-        limits[f"{name}_s"] = duration_s(value)
+        try:
+            limits[f"{name}_s"] = duration_s(value)
+        except ValueError as error:
+            raise ValueError(f"--timeout {name}={error}") from None
     return limits
