@@ -5,11 +5,13 @@ The first interrupt stops the load and keeps what has finished; a second one lea
 
 import asyncio
 import contextlib
+import gc
 import importlib.metadata
 import itertools
 import os
 import platform
 import re
+import resource
 import secrets as entropy
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -35,6 +37,7 @@ from workloads.plan import Workload, digest, requests
 from workloads.request import Request
 
 _LOOKED_AHEAD = 1000  # requests whose lengths are held against the server's limit before any load
+_OTHER_FILES = 64  # besides one for each stream
 _LIBRARIES = ("httpx", "httptools", "uvloop", "msgspec", "numpy")
 
 
@@ -90,7 +93,7 @@ async def _reached(settings: Settings) -> AsyncIterator[_Reached]:
         if url.startswith("sim:"):
             url = await stack.enter_async_context(child.start(url.removeprefix("sim:")))
         target = parse_target(url)
-        secrets = Secrets([*target.secrets, *secrets_in(settings.access), *_secrets_in_body(settings.extra)])
+        secrets = Secrets([*target.secrets, *secrets_in(settings.access), *_secrets_in(settings.extra)])
         client = await stack.enter_async_context(open_client(settings.access))
         server = await preflight(
             client,
@@ -122,6 +125,7 @@ async def probe(settings: Settings) -> Server:
 async def run(settings: Settings, watcher: Watcher) -> Outcome:
     """Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
     an interrupt before the load or a second one in it."""
+    _make_room(max(settings.concurrency))
     async with _reached(settings) as reached:
         server = reached.server
         _check_lengths(settings, server)
@@ -130,6 +134,10 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
             watcher.on_server(server)
             load = _Load(settings, watcher, reached, writer, header.salt)
             reached.interrupts.load_begins()
+            # A full collection walks every object there is, for tens of milliseconds in which no socket is read: what
+            # the start has left behind is taken out of its sight.
+            gc.collect()
+            gc.freeze()
             try:
                 await load.run_levels(header.levels)
             finally:
@@ -167,7 +175,11 @@ class _Load:
         )
 
     async def aclose(self) -> None:
-        await self._slices.aclose()
+        """What has ended becomes a row first, also when a second interrupt ends the run."""
+        try:
+            await self._slices.drain()
+        finally:
+            await self._slices.aclose()
 
     async def run_levels(self, plans: list[LevelPlan]) -> None:
         first_s, token_s = self._server.request_tokens_s
@@ -284,8 +296,26 @@ def text_counter(path: Path) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def _secrets_in_body(extra: dict[str, Any]) -> list[str]:
-    return [str(value) for key, value in extra.items() if names_a_secret(key)]
+def _secrets_in(value: Any) -> list[str]:
+    """Of the user's --body, however deep."""
+    if isinstance(value, dict):
+        found = [str(inner) for key, inner in value.items() if names_a_secret(key)]
+        return found + [secret for inner in value.values() for secret in _secrets_in(inner)]
+    return [secret for inner in value for secret in _secrets_in(inner)] if isinstance(value, list) else []
+
+
+def _make_room(streams: int) -> None:
+    """Let this process have as many open files as the largest level needs. Raises ValueError where it may not."""
+    needed = streams + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(
+            f"--concurrency {streams} needs {needed} open files, and this process may have {hard}: "
+            "raise the limit (ulimit -Hn), or ask for less"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _check_lengths(settings: Settings, server: Server) -> None:
