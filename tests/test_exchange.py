@@ -215,11 +215,10 @@ def every_20_ms(piece: bytes, times: int) -> list[Step]:
     return steps
 
 
-TIGHT = Limits(first_s=0.1, idle_s=0.1, total_s=0.3, connect_s=0.1)
-SLOW_START = Limits(first_s=0.08, idle_s=2, total_s=2)
+SLOW_START = Limits(first_s=0.08)
 EXPIRING: dict[str, tuple[Script, Limits, Kind, int]] = {
     "no answer": ([SILENCE], SLOW_START, "timeout_first", 0),
-    "no answer in all": ([SILENCE], Limits(first_s=2, total_s=0.08), "timeout_total", 0),
+    "no answer in all": ([SILENCE], Limits(total_s=0.08), "timeout_total", 0),
     "headers only": ([HEAD, SILENCE], SLOW_START, "timeout_first", 0),
     "pings only": (
         stream(At(20), b":\n\n", At(40), b": x\n\n", ROLE, At(60), b":\n\n", SILENCE),
@@ -227,13 +226,13 @@ EXPIRING: dict[str, tuple[Script, Limits, Kind, int]] = {
         "timeout_first",
         0,
     ),
-    "silence in the middle": (stream(ROLE, content("a"), SILENCE), Limits(idle_s=0.08), "timeout_idle", 1),
+    "silence in the middle": (stream(ROLE, content("a"), SILENCE), Limits(idle_s=0.15), "timeout_idle", 1),
     "silence after the headers": ([HEAD, SILENCE], Limits(idle_s=0.08), "timeout_idle", 0),
     "dripping": (
         stream(*every_20_ms(content("a"), 20)),
-        Limits(first_s=0.1, idle_s=0.1, total_s=0.15),
+        Limits(total_s=0.15),
         "timeout_total",
-        7,
+        2,
     ),
 }
 
@@ -250,15 +249,17 @@ async def test_time_limit(name: str, own_transport: bool) -> None:
         took_s = asyncio.get_running_loop().time() - begun
     assert kind(row) == expected, row.error
     limit_s = {"timeout_first": limits.first_s, "timeout_idle": limits.idle_s, "timeout_total": limits.total_s}
-    assert limit_s[expected] <= took_s < limit_s[expected] + 1
+    assert limit_s[expected] <= took_s < limit_s[expected] + 5
     assert len(row.events_us) >= least_events
 
 
-async def test_pings_keep_a_stream_alive_but_are_no_output() -> None:
-    script = stream(*every_20_ms(b": ping\n\n", 8), content("a"), FIN, DONE)
-    row = await row_of(script, limits=Limits(idle_s=0.1, first_s=1))
+async def test_pings_keep_a_stream_alive() -> None:
+    pings: list[Step] = []
+    for turn in range(12):
+        pings += [At(50 * turn), b": ping\n\n"]
+    row = await row_of(stream(*pings, content("a"), FIN, DONE), limits=Limits(idle_s=0.45))
     assert kind(row) is None
-    assert row.events_us[0] > 130_000
+    assert row.events_us[0] > 500_000
 
 
 async def test_connect_limit() -> None:
@@ -286,8 +287,8 @@ async def test_an_end_marker_ends_the_answer_though_the_connection_stays_open(ow
     async with serve(stream(content("a"), FIN, DONE, SILENCE)) as server:
         transport = None if own_transport else httpx.AsyncHTTPTransport(verify=TLS)
         begun = asyncio.get_running_loop().time()
-        row = await one_row(server.url, transport=transport)
-        assert asyncio.get_running_loop().time() - begun < 0.5
+        row = await one_row(server.url, transport=transport, limits=Limits())
+        assert asyncio.get_running_loop().time() - begun < 5  # less than any time limit
     assert kind(row) is None
     server.assert_stamps(row, [row.end_us], DONE, slack_us=KERNEL_SLACK_US if own_transport else USER_SLACK_US)
 
@@ -342,11 +343,18 @@ async def test_a_line_over_the_limit_fails_that_request_only() -> None:
 
 
 async def test_a_long_stream_is_parsed_before_it_ends() -> None:
-    """What has come is gone from memory: the parts of 64 KiB are submitted while the stream goes on."""
+    """Of 400 kB, at most the last 64 KiB wait: a stream that has no end must not fill the memory."""
     parts = [content("x" * 1000)] * 400
-    row = await row_of(stream(*parts, FIN, usage(1, 400), DONE))
+    rows: list[Row] = []
+    async with serve(stream(*parts, At(500), FIN, usage(1, 400), DONE)) as server, a_wire(server.url, rows) as wire:
+        exchange = Exchange(wire, a_request(), "measure")
+        task = asyncio.create_task(exchange.run())
+        while len(exchange._answer.events_ns) < 300:
+            await asyncio.sleep(0.01)
+            assert not task.done()
+        await task
+    (row,) = rows
     assert (kind(row), len(row.events_us), row.events_tokens) == (None, 400, [1] * 400)
-    assert row.events_us == sorted(row.events_us)
 
 
 # Secrets

@@ -74,6 +74,16 @@ def test_an_event_is_given_with_the_chunk_that_ends_it() -> None:
     assert decoder.feed(b":3}\n\n") == [(b"", b'{"c":3}')]
 
 
+def test_a_whole_event_in_a_chunk_still_belongs_to_what_came_before_it() -> None:
+    """The most frequent chunk has a path of its own in the decoder."""
+    whole = b'data: {"a":1}\n\n'
+    assert decode([b"event: error\n", whole, whole]) == [(b"error", b'{"a":1}'), (b"", b'{"a":1}')]
+    assert decode([b"data: 1\n", whole]) == [(b"", b'1\n{"a":1}')]
+    assert decode([b": ping, ", whole, whole]) == [(b"", b'{"a":1}')]
+    assert decode([b"data: 1\r", whole]) == [(b"", b'1\n{"a":1}')]
+    assert decode([b"data: 1\n\r", whole]) == [(b"", b"1"), (b"", b'{"a":1}')]
+
+
 def test_the_last_event_may_lack_its_blank_line() -> None:
     assert decode([b"data: [DONE]"]) == [(b"", b"[DONE]")]
     assert decode([b"data: [DONE]\n"]) == [(b"", b"[DONE]")]

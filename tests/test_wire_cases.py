@@ -94,7 +94,7 @@ async def test_b01_no_space_after_the_colon() -> None:
 
 async def test_b03_comments_are_no_events() -> None:
     a = content("a")
-    pings = [At(20), b":\n\n", At(40), b": OPENROUTER PROCESSING\n\n", At(60), ROLE]
+    pings: list[Step] = [At(20), b":\n\n", At(40), b": OPENROUTER PROCESSING\n\n", At(60), ROLE]
     row, server = await exchange(stream(*pings, At(80), a, FIN, usage(5, 1), b": x-latency=3\n\n", DONE))
     assert (outcome(row), row.output_tokens, row.bounds) == ("ok", 1, 0)
     server.assert_stamps(row, row.events_us, a)
@@ -109,7 +109,9 @@ async def test_b04_several_events_in_one_read() -> None:
 
 async def test_b05_one_event_across_reads() -> None:
     pieces = [b"da", b'ta: {"choi', b'ces":[{"index":0,"delta":{"content":"a"}}]}', b"\n", b"\n"]
-    steps: list[Step] = [step for turn, piece in enumerate(pieces) for step in (At(5 * turn), piece)]
+    steps: list[Step] = []
+    for turn, piece in enumerate(pieces):
+        steps += [At(5 * turn), piece]
     row, server = await exchange([*stream(*steps, end=False), *stream(FIN, DONE)[1:]])
     assert (outcome(row), len(row.events_us)) == ("ok", 1)
     assert row.sent_us is not None
@@ -187,8 +189,8 @@ async def test_b10_terminal_markers(end: list[bytes], expected: str) -> None:
 
 async def test_b10_data_after_the_end_marker_is_ignored_and_not_waited_for() -> None:
     begun_s = asyncio.get_running_loop().time()
-    row = await row_of(A, FIN, usage(5, 1), DONE, content("late"), usage(5, 99), SILENCE)
-    assert asyncio.get_running_loop().time() - begun_s < 1  # less than any time limit
+    row = await row_of(A, FIN, usage(5, 1), DONE, content("late"), usage(5, 99), SILENCE, limits=Limits())
+    assert asyncio.get_running_loop().time() - begun_s < 5  # less than any time limit
     assert (outcome(row), len(row.events_us), row.output_tokens) == ("ok", 1, 1)
 
 
@@ -365,10 +367,10 @@ async def test_b54_a_server_that_never_answers_costs_one_request() -> None:
 
 
 async def test_b54_one_token_now_and_then() -> None:
-    row = await row_of(A, SILENCE, limits=Limits(idle_s=0.1))
+    row = await row_of(A, SILENCE, limits=Limits(idle_s=0.15))
     assert (outcome(row), len(row.events_us)) == ("timeout_idle", 1)
     drip: list[Step] = [step for turn in range(20) for step in (At(20 * turn), A)]
-    row = await row_of(*drip, limits=Limits(total_s=0.15, idle_s=0.1, first_s=0.1))
+    row = await row_of(*drip, limits=Limits(total_s=0.15))
     assert outcome(row) == "timeout_total"
     assert len(row.events_us) > 1
 
