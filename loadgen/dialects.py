@@ -250,7 +250,7 @@ def _short(text: str | bytes) -> str:
     if isinstance(text, bytes):
         text = text[: 4 * _MESSAGE_LIMIT].decode("utf-8", "replace")
     text = " ".join(text[: 4 * _MESSAGE_LIMIT].split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)  # it will be shown in a terminal
+    text = "".join(filter(str.isprintable, text))  # it will be shown in a terminal
     return text if len(text) <= _MESSAGE_LIMIT else text[:_MESSAGE_LIMIT] + "..."
 
 
