@@ -71,12 +71,8 @@ def body(dialect: Dialect, prompt: str | tuple[int, ...], output_tokens: int) ->
         fields["ignore_eos"] = True
     if dialect.min_tokens:
         fields["min_tokens"] = output_tokens
-    for key, value in dialect.extra.items():
-        if value is None:
-            fields.pop(key, None)
-        else:
-            fields[key] = value
-    return msgspec.json.encode(fields)
+    fields |= dialect.extra
+    return msgspec.json.encode({key: value for key, value in fields.items() if value is not None})
 
 
 class _Delta(msgspec.Struct):
@@ -225,10 +221,8 @@ def _merge(chunks: list[Chunk]) -> Chunk:
 
 def error_text(value: Any) -> str:
     """The readable part of an error object in any of the forms that servers give it."""
-    while isinstance(value, dict):
-        inner = next((value[key] for key in ("error", "message", "detail") if value.get(key)), None)
-        if inner is None:
-            break
+    keys = ("error", "message", "detail")
+    while isinstance(value, dict) and (inner := next((value[key] for key in keys if value.get(key)), None)):
         value = inner
     if not isinstance(value, str):
         try:

@@ -311,11 +311,9 @@ def _transport_failure(error: httpx.HTTPError) -> Failure:
 
 def _caused_by_tls(error: BaseException) -> bool:
     cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return True
+    while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
-    return False
+    return cause is not None
 
 
 def _status_failure(status: int, retry_after: str | None, sample: bytes) -> Failure:
