@@ -332,7 +332,9 @@ def _check_lengths(settings: Settings, server: Server) -> None:
 
 def _default_out(server: Server, workload: Workload) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", server.dialect.model.rsplit("/", 1)[-1])[:60]
-    return Path("runs") / f"{utc_now():%Y%m%d-%H%M%S}-{name}-{workload.name}"
+    place = Path("runs") / f"{utc_now():%Y%m%d-%H%M%S}-{name}-{workload.name}"
+    others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))  # within the same second
+    return next(path for path in itertools.chain([place], others) if not path.exists())
 
 
 def _header(settings: Settings, target: Target, server: Server, *, salt: str) -> Header:

@@ -5,8 +5,10 @@ import contextlib
 import functools
 import inspect
 import json
+import queue
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +105,27 @@ async def listening(
             await asyncio.wait(list(tasks))
         await server.wait_closed()
     assert listener.faults == []
+
+
+@contextlib.contextmanager
+def listening_in_a_thread(handle: Handle) -> Iterator[Listener]:
+    """For a client that has a loop of its own."""
+    ready: queue.Queue[tuple[Listener, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        async with listening(handle) as listener:
+            ready.put((listener, asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    listener, loop, stop = ready.get(timeout=10)
+    try:
+        yield listener
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ def authority_file(folder: Path, *names: str) -> Path:
 
 
 @pytest.fixture
-def little_trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def little_trust(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """One CA, of none of our servers, instead of the usual ones, which take 70 ms to load."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority_file(tmp_path, "other.test")))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority_file(tmp_path_factory.mktemp("trust"), "other.test")))
 
 
 class TlsPeer:
