@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import ssl
@@ -45,10 +46,15 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         await writer.drain()
 
 
+@functools.cache
+def _use_uvloop_once() -> None:
+    run_on("uvloop", asyncio.sleep(0))  # the first one opens what the process keeps
+
+
 @contextlib.contextmanager
 def nothing_leaks() -> Iterator[None]:
     """Every test gives its file descriptors back, and lets no socket go unclosed."""
-    run_on("uvloop", asyncio.sleep(0))  # the first one opens what the process keeps
+    _use_uvloop_once()
     before = len(os.listdir("/proc/self/fd"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)

@@ -130,13 +130,16 @@ def test_a_run_is_never_overwritten(complaint: Complain) -> None:
 # --config
 
 
-def test_a_config_file_gives_flags_and_the_command_line_goes_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_file_gives_flags_and_the_command_line_goes_before_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.cli.report.present", lambda *_, **__: 0)
     lines = ['concurrency = "2"', "requests = 5", 'input = "30"', 'output = "3"', 'max-rps = "500"', "quiet = true"]
     lines += ['header = ["X-A: 1", "X-B: 2"]', "insecure = true", 'out = "here"']
     Path("c.toml").write_text("\n".join(lines))
     api = Api()
     with listening_in_a_thread(api) as server:
-        assert execute(["run", server.url(), "--config", "c.toml", "--requests", "3"]) in (0, 4)
+        assert execute(["run", server.url(), "--config", "c.toml", "--requests", "3"]) == 0
     options = json.loads(Path("here/run.json").read_text())["options"]
     assert (options["requests"], options["concurrency"], options["max_rps"], options["insecure"]) == (
         3,
