@@ -93,7 +93,7 @@ class Arrivals:
         if self._on_gathered is not None and self._gathered_bytes >= GATHER_BYTES:
             self._gathered_bytes = 0
             self._on_gathered()
-        if body.endswith(b"}\n\n"):  # nearly every read: whole events, and no end marker among them
+        if body.endswith(b"}\n\n") and b"[DONE]" not in body:  # nearly every read
             self._tail = b"\n"
             return False
         joined = self._tail + body
