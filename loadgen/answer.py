@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.dialects import NotJsonError, read
+from loadgen.dialects import Chunk, NotJsonError, read
 from loadgen.sse import Decoder, LineTooLongError
 
 SAMPLE_BYTES = 2048
@@ -73,33 +73,38 @@ class Answer:
         outputs = 0
         for name, data in events:
             chunk = read(name, data)
-            if chunk.usage is not None:
-                self._prompt_tokens = _newer(chunk.usage.prompt_tokens, self._prompt_tokens)
-                self._output_tokens = _newer(chunk.usage.completion_tokens, self._output_tokens)
-                self._reasoning_tokens = _newer(chunk.usage.reasoning_tokens, self._reasoning_tokens)
-                self._cached_tokens = _newer(chunk.usage.cached_tokens, self._cached_tokens)
             if chunk.output:
                 outputs += 1
                 self.ended = False
                 self.events_ns.append(stamp_ns)
-                if chunk.answer and self.answer_event is None:
-                    self.answer_event = len(self.events_ns) - 1
-                if chunk.usage is not None and chunk.usage.completion_tokens is not None:
-                    self._running.append(chunk.usage.completion_tokens)
                 if self._texts is not None:
                     self._texts.append(chunk.text)
-            if chunk.finish_reason is not None:
-                self.finish_reason = chunk.finish_reason
-            if chunk.error is not None and self.error is None:
-                self.error = chunk.error
-            if chunk.final or chunk.finish_reason is not None:
-                self.ended = True
-            if chunk.done:
-                self._done = True
-                break
+                if chunk.answer and self.answer_event is None:
+                    self.answer_event = len(self.events_ns) - 1
+            if chunk.usage is not None or chunk.finish_reason is not None or chunk.final or chunk.error is not None:
+                self._take_rest(chunk)
+                if self._done:
+                    break
         if outputs > 1:
             # The stamp is that of the read's last segment: for the output events before the last it is an upper bound.
             self.bounds += outputs - 1
+
+    def _take_rest(self, chunk: Chunk) -> None:
+        """What an event says beside its output."""
+        if (usage := chunk.usage) is not None:
+            self._prompt_tokens = _newer(usage.prompt_tokens, self._prompt_tokens)
+            self._output_tokens = _newer(usage.completion_tokens, self._output_tokens)
+            self._reasoning_tokens = _newer(usage.reasoning_tokens, self._reasoning_tokens)
+            self._cached_tokens = _newer(usage.cached_tokens, self._cached_tokens)
+            if chunk.output and usage.completion_tokens is not None:
+                self._running.append(usage.completion_tokens)
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+        if chunk.error is not None and self.error is None:
+            self.error = chunk.error
+        if chunk.final or chunk.finish_reason is not None:
+            self.ended = True
+        self._done = chunk.done
 
     def counts(self, count_text: Callable[[str], int] | None = None) -> Counts:
         """Token counts: the server's usage; else `count_text` of the text, which needs `keep_text`; else the events."""

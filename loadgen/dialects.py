@@ -34,7 +34,7 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """What one event says. `output`: it carries text, reasoning or a tool call; `answer`: not only reasoning."""
 
     text: str = ""
@@ -75,7 +75,7 @@ def body(dialect: Dialect, prompt: str | tuple[int, ...], output_tokens: int) ->
     return msgspec.json.encode({key: value for key, value in fields.items() if value is not None})
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -85,25 +85,25 @@ class _Delta(msgspec.Struct):
     function_call: dict[str, Any] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
@@ -157,12 +157,13 @@ def _chunk(event: _Event) -> Chunk:
     usage = None if event.usage is None else _usage(event.usage)
     if event.error or event.object == "error":
         return Chunk(usage=usage, error=error_text(event.error or event.message or "no message"))
-    if not event.choices:
+    choices = event.choices
+    if not choices:
         return NOTHING if usage is None else Chunk(usage=usage, final=True)
     text = ""
     answer = output = False
     finish_reason = None
-    for choice in event.choices:
+    for choice in choices:
         if choice.text:
             text += choice.text
             answer = True

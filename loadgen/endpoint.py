@@ -8,6 +8,7 @@ host:port                               http://
 import os
 import re
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 from loadgen.connection import reason
 from loadgen.dialects import Api
 from loadgen.record import names_a_secret
+from loadgen.sending import Client
 from loadgen.transport import StampedTransport
 
 _PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
@@ -81,6 +83,8 @@ def _secrets_of(url: httpx.URL) -> Iterator[str]:
     values = [value for key, value in url.params.multi_items() if key != "api-version"]
     for value in (url.username, url.password, *values):
         yield from (value, quote(value, safe=""))
+    if url.username or url.password:
+        yield b64encode(f"{url.username}:{url.password}".encode()).decode()  # as Basic authorization has it
 
 
 def _label(url: httpx.URL) -> str:
@@ -118,7 +122,7 @@ def secrets_in(access: Access) -> list[str]:
     return [*values, access.api_key] if access.api_key else values
 
 
-def open_client(access: Access) -> httpx.AsyncClient:
+def open_client(access: Access) -> Client:
     """The client of a run. Raises ValueError where the CA file cannot be used."""
     headers = httpx.Headers(
         {"Accept": "text/event-stream, application/json", "Accept-Encoding": "identity", "User-Agent": "loadgen"}
@@ -130,9 +134,9 @@ def open_client(access: Access) -> httpx.AsyncClient:
     cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a session cookie would pin all load to one replica
     if access.transport == "stamped":
         # A transport of ours is never a proxy's: httpx reads proxy variables only for its own.
-        return httpx.AsyncClient(headers=headers, cookies=cookies, transport=StampedTransport(context), trust_env=False)
+        return Client(transport=StampedTransport(context), headers=headers, cookies=cookies, trust_env=False)
     try:
-        return httpx.AsyncClient(
+        return Client(
             headers=headers,
             cookies=cookies,
             verify=context,

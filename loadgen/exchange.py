@@ -19,13 +19,12 @@ import msgspec
 
 from loadgen.answer import Answer
 from loadgen.clock import wall_ns
-from loadgen.connection import END_MARKER_GRACE_S, Arrivals
+from loadgen.connection import Arrivals
 from loadgen.dialects import Dialect, body, error_body
 from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices
 from workloads.request import Request
 
-_HEADERS = {"Content-Type": "application/json"}
 _STEP_BYTES = 4096  # parsed before the slice looks at the clock
 _SSE_LINE = re.compile(rb"(\xef\xbb\xbf)?\s*(:|(data|event|id|retry)\b)")
 
@@ -40,8 +39,7 @@ class Limits(msgspec.Struct, frozen=True):
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """What every exchange of a run shares."""
 
-    client: httpx.AsyncClient
-    url: httpx.URL
+    send: Callable[[bytes, Arrivals], Awaitable[None]]  # a body out; returns when the answer has ended
     dialect: Dialect
     limits: Limits
     slices: Slices
@@ -76,7 +74,8 @@ class Exchange:
             async with asyncio.timeout(None) as cut:
                 watch = _Watch(self, cut, loop)
                 try:
-                    await self._send_and_wait()
+                    request, dialect = self._request, self._wire.dialect
+                    await self._wire.send(body(dialect, request.prompt, request.want_output_tokens), self._arrivals)
                 finally:
                     watch.stop()
         except TimeoutError:
@@ -91,26 +90,6 @@ class Exchange:
         finally:
             self._wire.slices.submit(self._finish())
         return self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
-
-    async def _send_and_wait(self) -> None:
-        wire, arrivals = self._wire, self._arrivals
-        http_request = wire.client.build_request(
-            "POST",
-            wire.url,
-            content=body(wire.dialect, self._request.prompt, self._request.want_output_tokens),
-            headers=_HEADERS,
-            timeout=httpx.Timeout(None, connect=wire.limits.connect_s),
-            extensions={"arrivals": arrivals, "trace": _note_times(arrivals)},
-        )
-        sent_ns = wall_ns()
-        response = await wire.client.send(http_request, stream=True)
-        try:
-            if arrivals.headers_ns is None:
-                await _gather(response, arrivals, sent_ns)
-            else:
-                await arrivals.wait_end()
-        finally:
-            await response.aclose()
 
     def has_output(self) -> bool:
         for _ in self._parse():
@@ -253,42 +232,6 @@ class _Watch:
 
     def stop(self) -> None:
         self._timer.cancel()
-
-
-async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) -> None:
-    """Read a response of a transport that does not stamp: the time of the read stands in."""
-    arrivals.sent_ns = arrivals.sent_ns or sent_ns
-    arrivals.status = response.status_code
-    arrivals.headers = response.headers.raw
-    arrivals.headers_ns = arrivals.last_ns = wall_ns()
-    arrivals.unstamped_reads += 1
-    try:
-        async with asyncio.timeout(None) as grace:
-            async for chunk in response.aiter_bytes():
-                arrivals.last_ns = wall_ns()
-                if arrivals.add(arrivals.last_ns, chunk):
-                    grace.reschedule(asyncio.get_running_loop().time() + END_MARKER_GRACE_S)
-    except TimeoutError:  # ended by its marker
-        arrivals.finish(arrivals.last_ns)
-    except httpx.RequestError as error:
-        # h11 has one class for bytes that are not HTTP and for an end that came too early.
-        cut = isinstance(error, httpx.ReadError) or "peer closed connection" in str(error)
-        kind = httpx.ReadError if cut else httpx.RemoteProtocolError
-        arrivals.finish(wall_ns(), kind(str(error) or "connection lost in the middle of the answer"))
-    else:
-        arrivals.finish(wall_ns())
-
-
-def _note_times(arrivals: Arrivals) -> Callable[[str, object], Awaitable[None]]:
-    """For httpx's own transport, which tells its steps: when a connection is begun, and a request sent on it."""
-
-    async def trace(step: str, _: object) -> None:
-        if step == "connection.connect_tcp.started":
-            arrivals.connect_ns = wall_ns()
-        elif step.endswith(".send_request_headers.started"):
-            arrivals.sent_ns = arrivals.last_ns = wall_ns()
-
-    return trace
 
 
 def _transport_failure(error: httpx.HTTPError) -> Failure:

@@ -18,6 +18,7 @@ from loadgen.dialects import COUNT_LIMIT, Api, Dialect, error_body
 from loadgen.endpoint import Access, Target, api_url, root, under
 from loadgen.exchange import Exchange, Limits, Wire
 from loadgen.record import Row, Secrets, names_a_secret
+from loadgen.sending import Client, sender
 from loadgen.slices import Slices
 from loadgen.sse import LINE_LIMIT_BYTES
 from workloads.request import Request
@@ -46,7 +47,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def preflight(
-    client: httpx.AsyncClient,
+    client: Client,
     target: Target,
     access: Access,
     secrets: Secrets,
@@ -107,7 +108,7 @@ def _facts(
 
 
 async def _find_models(
-    client: httpx.AsyncClient, target: Target, access: Access, secrets: Secrets, limits: Limits
+    client: Client, target: Target, access: Access, secrets: Secrets, limits: Limits
 ) -> tuple[httpx.URL, list[dict[str, Any]]]:
     """The base address that answers, and the models it names; none where it has no /models."""
     strange: str | None = None
@@ -191,10 +192,8 @@ def _unauthorised(said: str, target: Target, access: Access) -> str:
 class _Prober:
     """Sends single requests through the real exchange, each with a prompt of its own."""
 
-    def __init__(
-        self, client: httpx.AsyncClient, url: httpx.URL, limits: Limits, slices: Slices, secrets: Secrets
-    ) -> None:
-        self._client = client
+    def __init__(self, client: Client, url: httpx.URL, limits: Limits, slices: Slices, secrets: Secrets) -> None:
+        self._send = sender(client, url, limits.connect_s)
         self.url = url
         self._limits = limits
         self._slices = slices
@@ -205,8 +204,7 @@ class _Prober:
     async def send(self, dialect: Dialect, prompt: str | tuple[int, ...], output_tokens: int) -> Row:
         rows: list[Row] = []
         wire = Wire(
-            client=self._client,
-            url=self.url,
+            send=self._send,
             dialect=dialect,
             limits=self._limits,
             slices=self._slices,
@@ -295,7 +293,7 @@ def _pace(row: Row) -> tuple[float, float]:
 
 async def _vocabulary(
     prober: _Prober,
-    client: httpx.AsyncClient,
+    client: Client,
     base: httpx.URL,
     dialect: Dialect,
     tokenizer: Callable[[str], int] | None,
@@ -342,7 +340,7 @@ class _NoTokenize(Exception):  # noqa: N818 - it names what is missing
     pass
 
 
-async def _tokenize(client: httpx.AsyncClient, base: httpx.URL, dialect: Dialect, text: str) -> list[int]:
+async def _tokenize(client: Client, base: httpx.URL, dialect: Dialect, text: str) -> list[int]:
     """The ids of a prompt by the server's /tokenize: vLLM's form, with the chat template, and llama.cpp's."""
     fields: dict[str, Any] = {"model": dialect.model, "content": text, "add_special": True}
     if dialect.api == "chat":
@@ -361,7 +359,7 @@ async def _tokenize(client: httpx.AsyncClient, base: httpx.URL, dialect: Dialect
 
 
 async def _with_ids(
-    prober: _Prober, client: httpx.AsyncClient, base: httpx.URL, dialect: Dialect, vocabulary: Vocabulary
+    prober: _Prober, client: Client, base: httpx.URL, dialect: Dialect, vocabulary: Vocabulary
 ) -> tuple[Vocabulary, bool]:
     """Prompts as token ids, exact by construction, where the server gives ids and takes them."""
     if vocabulary.counted_by != "tokenize":

@@ -29,6 +29,7 @@ from loadgen.exchange import Exchange, Limits, Wire
 from loadgen.levels import Course, Until, closed_loop
 from loadgen.preflight import Server, Unusable, preflight
 from loadgen.record import Header, LevelPlan, LevelRow, Phase, Row, RunWriter, Secrets, names_a_secret
+from loadgen.sending import Client, sender
 from loadgen.sim import child
 from loadgen.slices import Slices
 from loadgen.sse import LINE_LIMIT_BYTES
@@ -78,7 +79,7 @@ class _Reached(msgspec.Struct, frozen=True, kw_only=True):
 
     target: Target
     secrets: Secrets
-    client: httpx.AsyncClient
+    client: Client
     server: Server
     count_text: Callable[[str], int] | None
     interrupts: "_Interrupts"
@@ -162,8 +163,7 @@ class _Load:
         self._can_reset = True
         self._throttle = None if settings.max_rps is None else _throttle(settings.max_rps)
         self._wire = Wire(
-            client=reached.client,
-            url=server.url,
+            send=sender(reached.client, server.url, settings.limits.connect_s),
             dialect=server.dialect,
             limits=settings.limits,
             slices=self._slices,

@@ -8,12 +8,10 @@
 No I/O. An event is a pair (name, data) of bytes; the name is empty where the stream gives none.
 """
 
-import re
-
 Event = tuple[bytes, bytes]
 
 LINE_LIMIT_BYTES = 16 * 2**20
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LF, _CR = b"\n\r"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -31,21 +29,23 @@ class Decoder:
         self._data_bytes = 0
         self._at_start = True
         self._after_cr = False
+        self._between_events = True
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes. Raises LineTooLongError."""
+        lines = chunk.splitlines()  # of bytes: at LF, CR LF and CR, as the standard has it
         # What nearly every chunk of a real server is: one event of one data line.
         if (
-            chunk.startswith(b"data: {")
-            and chunk.endswith(b"}\n\n")
-            and chunk.count(b"\n") == 2
-            and b"\r" not in chunk
-            and not (self._rest or self._data or self._name)
+            self._between_events
+            and len(lines) == 2
+            and not lines[1]
+            and chunk[-1] == _LF
+            and lines[0][:6] == b"data: "
             and len(chunk) <= self._limit_bytes
         ):
             self._at_start = self._after_cr = False
-            return [(b"", chunk[6:-2])]
-        return self._feed_lines(chunk)
+            return [(b"", lines[0][6:])]
+        return self._feed_lines(chunk, lines)
 
     def flush(self) -> list[Event]:
         """The event that the end of the stream cut off: the standard drops it, but servers forget the last line."""
@@ -57,13 +57,13 @@ class Decoder:
         self._take(b"", events)
         return events
 
-    def _feed_lines(self, chunk: bytes) -> list[Event]:
+    def _feed_lines(self, chunk: bytes, lines: list[bytes]) -> list[Event]:
         if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]  # the second half of a CR LF that was split between two chunks
+            del lines[0]  # the second half of a CR LF that was split between two chunks
         if chunk:
-            self._after_cr = chunk.endswith(b"\r")
+            self._after_cr = chunk[-1] == _CR
+        rest = lines.pop() if lines and chunk[-1] not in (_LF, _CR) else b""
         events: list[Event] = []
-        *lines, rest = _LINE_END.split(chunk)
         for line in lines:
             if self._rest:
                 self._rest.append(line)
@@ -75,6 +75,7 @@ class Decoder:
             self._rest.append(rest)
             self._rest_bytes += len(rest)
             self._check(self._rest_bytes)
+        self._between_events = not (self._rest or self._data or self._name)
         return events
 
     def _take(self, line: bytes, events: list[Event]) -> None:

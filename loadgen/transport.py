@@ -1,10 +1,9 @@
 """An httpx transport whose response bytes carry kernel time stamps: a pool without a cap over `Connection`.
 
-    sent        the first byte of a request is handed to the kernel on a connection that is ready
-    arrivals    a caller that puts an `Arrivals` into `request.extensions["arrivals"]` finds every body chunk with its
-                stamp in it; any other caller (control requests) reads the response as with any httpx transport
-    errors      httpx.ConnectTimeout, ConnectError (its cause is an ssl.SSLError where TLS failed), ReadError,
-                RemoteProtocolError, ReadTimeout (control requests only: an exchange keeps its own time limits)
+    sent      the first byte of a request is handed to the kernel on a connection that is ready
+    post      the load's way: the head is made once, and each body chunk lies in `Arrivals` with its stamp
+    errors    httpx.ConnectTimeout, ConnectError (its cause is an ssl.SSLError where TLS failed), ReadError,
+              RemoteProtocolError, ReadTimeout (control requests only: an exchange keeps its own time limits)
 
 One retry, and only one: a reused connection that died before any byte of the answer was idle for too long, and says
 nothing of the server. It is counted in `Arrivals.retries`.
@@ -15,21 +14,38 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import httpx
+import msgspec
 
 from loadgen.clock import wall_ns
 from loadgen.connection import SO_TIMESTAMPNS, Arrivals, Connection, reason
 from loadgen.tls import Tls
 
+_Place = tuple[str, str, int]  # scheme, host, port
 _Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+class Post(msgspec.Struct, frozen=True):
+    """A POST to be sent many times with bodies of its own."""
+
+    place: _Place
+    head: bytes  # up to the length of the body, which comes last
+
+
+def prepare(request: httpx.Request) -> Post:
+    """What all requests like this one share."""
+    if request.url.username or request.url.password:  # as httpx's client does when it sends
+        next(httpx.BasicAuth(request.url.username, request.url.password).auth_flow(request))
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+    return Post(_place(request.url), _head(request, headers))
 
 
 class StampedTransport(httpx.AsyncBaseTransport):
     def __init__(self, ssl_context: ssl.SSLContext | None = None) -> None:
         self._ssl_context = ssl_context
-        self._idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self._idle: dict[_Place, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._addresses: dict[tuple[str, int], list[_Address]] = {}
         # The kernel starts stamping lazily, for the whole host, with the first socket that asks: keep one that asks.
@@ -37,18 +53,19 @@ class StampedTransport(httpx.AsyncBaseTransport):
         _ask_for_stamps(self._keeper)
         self.connections_opened = 0
 
+    async def post(self, post: Post, body: bytes, arrivals: Arrivals, connect_s: float | None) -> None:
+        """Send, and wait for the end of the answer. Raises what kept the answer's head from coming."""
+        message = b"%scontent-length: %d\r\n\r\n%s" % (post.head, len(body), body)
+        await self._send(post.place, message, arrivals, connect_s, arrivals.wait_end)
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        arrivals = request.extensions.get("arrivals")
+        body = await request.aread()
+        arrivals = Arrivals()
         limits = request.extensions.get("timeout", {})
-        if arrivals is None:
-            arrivals = Arrivals()
-        message = _message(request, await request.aread())
-        key = (request.url.scheme, request.url.raw_host.decode("ascii"), _port(request.url))
+        message = b"%s\r\n%s" % (_head(request, request.headers.raw), body)
         async with _read_limit(limits.get("read")):
-            connection = await self._exchange_headers(key, message, arrivals, limits.get("connect"))
-        if arrivals.headers_ns is None:
-            assert arrivals.error is not None
-            raise arrivals.error
+            connect_s = limits.get("connect")
+            connection = await self._send(_place(request.url), message, arrivals, connect_s, arrivals.wait_headers)
         stream = _Body(connection, arrivals, limits.get("read"))
         return httpx.Response(arrivals.status, headers=arrivals.headers, stream=stream)
 
@@ -57,29 +74,36 @@ class StampedTransport(httpx.AsyncBaseTransport):
             connection.close()
         self._keeper.close()
 
-    async def _exchange_headers(
-        self, key: tuple[str, str, int], message: bytes, arrivals: Arrivals, connect_s: float | None
+    async def _send(
+        self,
+        place: _Place,
+        message: bytes,
+        arrivals: Arrivals,
+        connect_s: float | None,
+        wait: Callable[[], Awaitable[None]],
     ) -> Connection:
         while True:
-            idle = self._idle.get(key) if arrivals.retries == 0 else None  # the retry trusts no idle connection
+            idle = self._idle.get(place) if arrivals.retries == 0 else None  # the retry trusts no idle connection
             reused = bool(idle)
-            connection = idle.pop() if idle else await self._connect(key, arrivals, connect_s)
+            connection = idle.pop() if idle else await self._connect(place, arrivals, connect_s)
             try:
                 connection.send(message, arrivals)
-                await arrivals.wait_headers()
+                await wait()
             except asyncio.CancelledError:
                 if not arrivals.ended:  # else it may serve another request already
                     connection.close()
                 raise
-            died_unheard = isinstance(arrivals.error, httpx.ReadError) and arrivals.headers_ns is None
-            if not (died_unheard and reused):
+            if arrivals.headers_ns is not None:
                 return connection
+            assert arrivals.error is not None
+            if not (isinstance(arrivals.error, httpx.ReadError) and reused):
+                raise arrivals.error
             arrivals.retries += 1
             arrivals.ended = False
             arrivals.error = None
 
-    async def _connect(self, key: tuple[str, str, int], arrivals: Arrivals, connect_s: float | None) -> Connection:
-        scheme, host, port = key
+    async def _connect(self, place: _Place, arrivals: Arrivals, connect_s: float | None) -> Connection:
+        scheme, host, port = place
         arrivals.connect_ns = wall_ns()
         try:
             async with asyncio.timeout(connect_s):
@@ -94,12 +118,12 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self.connections_opened += 1
 
         def offer(connection: Connection) -> None:
-            self._idle.setdefault(key, []).append(connection)
+            self._idle.setdefault(place, []).append(connection)
 
         def forget(connection: Connection) -> None:
             self._open.discard(connection)
             with contextlib.suppress(KeyError, ValueError):
-                self._idle[key].remove(connection)
+                self._idle[place].remove(connection)
 
         connection = Connection(sock, tls, offer, forget)
         self._open.add(connection)
@@ -190,7 +214,11 @@ def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _message(request: httpx.Request, body: bytes) -> bytes:
-    head = [b"%s %s HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
-    head += [b"%s: %s\r\n" % header for header in request.headers.raw]
-    return b"".join((*head, b"\r\n", body))
+def _place(url: httpx.URL) -> _Place:
+    return url.scheme, url.raw_host.decode("ascii"), _port(url)
+
+
+def _head(request: httpx.Request, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The request line and header lines."""
+    first = b"%s %s HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)
+    return first + b"".join([b"%s: %s\r\n" % header for header in headers])

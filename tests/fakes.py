@@ -29,6 +29,7 @@ import httpx
 from loadgen.dialects import Dialect
 from loadgen.exchange import Exchange, Limits, Wire
 from loadgen.record import Row, Secrets
+from loadgen.sending import Client, sender
 from loadgen.slices import Slices
 from loadgen.transport import StampedTransport
 from workloads.request import Request
@@ -239,10 +240,10 @@ async def a_wire(
         "start_ns": 0,
         "line_limit_bytes": 2**24,
     }
-    transport = transport or StampedTransport()
-    async with httpx.AsyncClient(transport=transport, headers=headers, trust_env=False) as client:
+    async with Client(transport=transport or StampedTransport(), headers=headers, trust_env=False) as client:
+        send = sender(client, httpx.URL(url), 2)
         try:
-            yield Wire(client=client, url=httpx.URL(url), slices=slices, emit=rows.append, **(facts | changes))
+            yield Wire(send=send, slices=slices, emit=rows.append, **(facts | changes))
             await slices.drain()
         finally:
             await slices.aclose()

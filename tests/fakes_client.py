@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 
 from loadgen.connection import Arrivals
-from loadgen.transport import StampedTransport
+from loadgen.transport import StampedTransport, prepare
 from tests.fakes_api import answer, receive, run_on
 
 
@@ -25,12 +25,7 @@ async def client(context: ssl.SSLContext | None = None) -> AsyncIterator[httpx.A
 async def post(http: httpx.AsyncClient, url: str, content: bytes = b"{}") -> tuple[Arrivals, bytes]:
     """One request as an exchange sends it."""
     arrivals = Arrivals()
-    request = http.build_request("POST", url, content=content, timeout=5, extensions={"arrivals": arrivals})
-    response = await http.send(request, stream=True)
-    try:
-        await arrivals.wait_end()
-    finally:
-        await response.aclose()
+    await transport_of(http).post(prepare(http.build_request("POST", url)), content, arrivals, 5)
     return arrivals, b"".join(chunk for _, chunk in arrivals.take())
 
 

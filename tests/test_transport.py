@@ -12,6 +12,7 @@ import pytest
 
 from loadgen import transport as transport_module
 from loadgen.connection import Arrivals
+from loadgen.transport import prepare
 from tests.fakes_api import (
     LAST_CHUNK,
     STREAM_HEAD,
@@ -295,10 +296,7 @@ async def test_stamps_come_from_the_kernel() -> None:
 
     async with listening(two_writes) as server, client() as http:
         arrivals = Arrivals()
-        request = http.build_request("POST", server.url(), content=b"", extensions={"arrivals": arrivals})
-        response = await http.send(request, stream=True)
-        await arrivals.wait_end()
-        await response.aclose()
+        await transport_of(http).post(prepare(http.build_request("POST", server.url())), b"", arrivals, 5)
         stamps = [stamp for stamp, _ in arrivals.take()]
         assert [stamp >= written for stamp, written in zip(stamps, written_ns, strict=False)] == [True, True]
         assert stamps[0] < written_ns[1]
