@@ -93,12 +93,13 @@ def serve(directory: Path, log: Path) -> Iterator[str]:
     """Base URL of a vLLM that runs as long as the context does."""
     port = free_port()
     vllm, model = str(directory / "bin/vllm"), str(directory / "model")
-    # It shares few cores with the client, which has to read in time: the client goes first.
+    # It shares few cores with the client, which has to read in time: the client goes first. Linux compares niceness
+    # within a session only (autogroup), so the server gets a process group of its own, but no session.
     command = ["nice", "-n", "10", vllm, "serve", model, "--host", "127.0.0.1", "--port", str(port), *FLAGS]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with log.open("wb") as output:
         server = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
         )
     try:
         url = f"http://127.0.0.1:{port}"
