@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection whose received bytes carry the kernel's time of arrival.
 
 Rules:
-- A read takes what the socket has, stamps it, feeds the parser and returns. Nothing in it waits.
+- A read takes what the socket has, stamps it and returns. Nothing in it waits. What cannot end an answer (whole chunks
+  of whole events) is not even parsed there: that is done for many reads at once, when the answer ends or someone asks.
 - The stamp is that of the last segment in the read (SO_TIMESTAMPNS). Without one, the time of the read stands in, and
   is counted.
 - One request at a time. When its message is complete the connection is offered for reuse before anyone is woken.
@@ -10,7 +11,6 @@ Rules:
 
 import asyncio
 import os
-import re
 import socket
 import ssl
 import struct
@@ -19,108 +19,18 @@ from collections.abc import Callable
 import httptools
 import httpx
 
+from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
 from loadgen.tls import Tls
 
 SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
 READ_BYTES = 65536
-GATHER_BYTES = 65536
 HEAD_LIMIT_BYTES = 262_144
 END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker before it is taken as ended
 
 _CONTROL_BYTES = socket.CMSG_SPACE(16)
 _TIMESPEC = struct.Struct("qq")
-_END_MARKER = re.compile(rb"[\r\n]data: ?\[DONE\]")
-_END_MARKER_BYTES = 13
-
-
-class Arrivals:
-    """What came back for one request: times in ns of CLOCK_REALTIME, and body bytes as (stamp, bytes) in order.
-
-    `on_gathered` is called each time another 64 KiB lie here unread, so that a long stream never holds all its bytes.
-    """
-
-    __slots__ = (
-        "_awaiter",
-        "_gathered_bytes",
-        "_on_gathered",
-        "_tail",
-        "chunks",
-        "connect_ns",
-        "end_ns",
-        "ended",
-        "error",
-        "headers",
-        "headers_ns",
-        "last_ns",
-        "read_lag_ns",
-        "retries",
-        "sent_ns",
-        "status",
-        "unstamped_reads",
-    )
-
-    def __init__(self, on_gathered: Callable[[], None] | None = None) -> None:
-        self.connect_ns: int | None = None  # when a connection began to be opened for this request; None: reused
-        self.sent_ns = 0
-        self.headers_ns: int | None = None
-        self.last_ns = 0
-        self.end_ns = 0
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.chunks: list[tuple[int, bytes]] = []
-        self.read_lag_ns = 0
-        self.unstamped_reads = 0
-        self.retries = 0
-        self.ended = False
-        self.error: httpx.TransportError | None = None
-        self._awaiter: asyncio.Future[None] | None = None
-        self._on_gathered = on_gathered
-        self._gathered_bytes = 0
-        self._tail = b"\n"
-
-    def take(self) -> list[tuple[int, bytes]]:
-        """The chunks gathered since the last call."""
-        chunks = self.chunks
-        self.chunks = []
-        self._gathered_bytes = 0
-        return chunks
-
-    def add(self, stamp_ns: int, body: bytes) -> bool:
-        """Append body bytes; True if they hold the end marker of an event stream."""
-        self.chunks.append((stamp_ns, body))
-        self._gathered_bytes += len(body)
-        if self._on_gathered is not None and self._gathered_bytes >= GATHER_BYTES:
-            self._gathered_bytes = 0
-            self._on_gathered()
-        if body.endswith(b"}\n\n") and b"[DONE]" not in body:  # nearly every read
-            self._tail = b"\n"
-            return False
-        joined = self._tail + body
-        self._tail = joined[1 - _END_MARKER_BYTES :]
-        return b"[DONE]" in joined and _END_MARKER.search(joined) is not None
-
-    def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
-        self.end_ns = end_ns
-        self.error = error
-        self.ended = True
-        self.wake()
-
-    def wake(self) -> None:
-        if self._awaiter is not None and not self._awaiter.done():
-            self._awaiter.set_result(None)
-
-    async def wait_headers(self) -> None:
-        while self.headers_ns is None and not self.ended:
-            await self._wait()
-
-    async def wait_end(self) -> None:
-        while not self.ended:
-            await self._wait()
-
-    async def _wait(self) -> None:
-        self._awaiter = asyncio.get_running_loop().create_future()
-        await self._awaiter
+_EVENT_END = b"}\n\n\r\n"  # of a chunk whose last event is whole and is not the end marker
 
 
 class Connection:
@@ -143,7 +53,9 @@ class Connection:
         self._arrivals: Arrivals | None = None
         self._unsent = memoryview(b"")
         self._parts: list[bytes] = []
+        self._framed: list[tuple[int, bytes]] = []  # stamped reads that wait to be parsed
         self._head_bytes = 0
+        self._in_chunks = False
         self._until_close = False
         self._headers_complete = False
         self._complete = False
@@ -155,9 +67,10 @@ class Connection:
     def send(self, message: bytes, arrivals: Arrivals) -> None:
         """Begin one request: `message` is its head and body. The response goes to `arrivals`."""
         self._arrivals = arrivals
-        self._headers_complete = self._complete = self._reusable = self._until_close = False
+        self._headers_complete = self._complete = self._reusable = self._until_close = self._in_chunks = False
         self._head_bytes = 0
         arrivals.headers = []
+        arrivals.unframe = self._unframe
         if self._tls is not None:
             message = self._tls.encrypt(message)
         arrivals.sent_ns = arrivals.last_ns = wall_ns()
@@ -229,10 +142,14 @@ class Connection:
                 self._lost(error)
                 return
             self._flush_tls()
-        if data and self._arrivals is not None:
-            self._feed(data, self._arrivals)
-        elif data:  # bytes that nobody asked for
+        arrivals = self._arrivals
+        if data and arrivals is None:  # bytes that nobody asked for
             self.close()
+        elif data and arrivals is not None:
+            self._framed.append((self._stamp_ns, data))
+            arrivals.gather(len(data))
+            if not (self._in_chunks and data.endswith(_EVENT_END) and data.rfind(b"[DONE]") < 0):
+                self._unframe()
         if tls_ended and not self.closed:
             self._lost(None)
 
@@ -247,7 +164,15 @@ class Connection:
             arrivals.unstamped_reads += not stamped
             arrivals.read_lag_ns = max(arrivals.read_lag_ns, read_ns - self._stamp_ns)
 
-    def _feed(self, data: bytes, arrivals: Arrivals) -> None:
+    def _unframe(self) -> None:
+        """Parse what has been read: body bytes go to the arrivals, and the answer may turn out to have ended."""
+        framed, self._framed = self._framed, []
+        for stamp_ns, data in framed:
+            if self._arrivals is not None:
+                self._feed(stamp_ns, data, self._arrivals)
+
+    def _feed(self, stamp_ns: int, data: bytes, arrivals: Arrivals) -> None:
+        self._stamp_ns = stamp_ns
         if not self._headers_complete:
             self._head_bytes += len(data)
         failure: httpx.RemoteProtocolError | None = None
@@ -259,16 +184,10 @@ class Connection:
             failure = httpx.RemoteProtocolError(f"not a valid HTTP response: {error}")
         if failure is not None and self._complete:  # rubbish after the answer spoils the connection only
             self._reusable = False
-        elif failure is not None:
-            self._take_parts(arrivals)
-            self._end(arrivals, failure)
-            return
-        self._after_feed(arrivals)
-
-    def _after_feed(self, arrivals: Arrivals) -> None:
+            failure = None
         marked = self._take_parts(arrivals)
-        if self._complete:
-            self._end(arrivals, None)
+        if self._complete or failure is not None:
+            self._end(arrivals, failure)
         elif marked:
             # Some servers keep the connection open after [DONE]: do not wait for them, but do let a terminating chunk
             # that is on its way keep the connection usable.
@@ -285,6 +204,7 @@ class Connection:
         return arrivals.add(self._stamp_ns, body)
 
     def _end_unless_complete(self, arrivals: Arrivals) -> None:
+        self._unframe()
         if not arrivals.ended and self._arrivals is arrivals:
             self._arrivals = None
             self.close()
@@ -292,13 +212,14 @@ class Connection:
 
     def _end(self, arrivals: Arrivals, error: httpx.TransportError | None) -> None:
         self._arrivals = None
-        if error is None and self._reusable and not self._unsent:
+        if error is None and self._reusable and not self._unsent and not self.closed:
             self._on_idle(self)
         else:
             self.close()
         arrivals.finish(self._stamp_ns, error)
 
     def _lost(self, error: OSError | None) -> None:
+        self._unframe()
         arrivals = self._arrivals
         self._arrivals = None
         self.close()
@@ -342,6 +263,7 @@ class Connection:
         names = {name.lower() for name, _ in arrivals.headers}
         self._until_close = b"content-length" not in names and b"transfer-encoding" not in names
         self._headers_complete = True
+        self._in_chunks = b"transfer-encoding" in names
         arrivals.status = status
         arrivals.headers_ns = self._stamp_ns
         arrivals.wake()

@@ -18,8 +18,8 @@ import httpx
 import msgspec
 
 from loadgen.answer import Answer
+from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
-from loadgen.connection import Arrivals
 from loadgen.dialects import Dialect, body, error_body
 from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices

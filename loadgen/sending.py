@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 
+from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
-from loadgen.connection import END_MARKER_GRACE_S, Arrivals
+from loadgen.connection import END_MARKER_GRACE_S
 from loadgen.transport import StampedTransport, prepare
 
 Send = Callable[[bytes, Arrivals], Awaitable[None]]
@@ -73,6 +74,7 @@ async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) ->
         async with asyncio.timeout(None) as grace:
             async for chunk in response.aiter_bytes():
                 arrivals.last_ns = wall_ns()
+                arrivals.gather(len(chunk))
                 if arrivals.add(arrivals.last_ns, chunk):
                     grace.reschedule(asyncio.get_running_loop().time() + END_MARKER_GRACE_S)
     except TimeoutError:  # ended by its marker

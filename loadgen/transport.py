@@ -19,8 +19,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 import httpx
 import msgspec
 
+from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
-from loadgen.connection import SO_TIMESTAMPNS, Arrivals, Connection, reason
+from loadgen.connection import SO_TIMESTAMPNS, Connection, reason
 from loadgen.tls import Tls
 
 _Place = tuple[str, str, int]  # scheme, host, port

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 
-from loadgen.connection import Arrivals
+from loadgen.arrivals import Arrivals
 from loadgen.transport import StampedTransport, prepare
 from tests.fakes_api import answer, receive, run_on
 

@@ -8,7 +8,8 @@ import struct
 import termios
 from collections.abc import AsyncIterator
 
-from loadgen.connection import SO_TIMESTAMPNS, Arrivals, Connection
+from loadgen.arrivals import Arrivals
+from loadgen.connection import SO_TIMESTAMPNS, Connection
 
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
 

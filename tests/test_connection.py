@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.connection import END_MARKER_GRACE_S, GATHER_BYTES, HEAD_LIMIT_BYTES, Arrivals
+from loadgen.arrivals import Arrivals
+from loadgen.connection import END_MARKER_GRACE_S, HEAD_LIMIT_BYTES
 from tests.fakes_api import STREAM_HEAD, answer, both_loops, chunked, run_on
 from tests.fakes_pair import REQUEST, pair
 
@@ -90,9 +91,9 @@ def test_an_answer_is_the_same_in_any_split(kind: str, cuts: list[int]) -> None:
             assert arrivals.error is None
             assert arrivals.status == 200
             assert b"Link" not in dict(arrivals.headers)
-            stamps = [stamp for stamp, _ in arrivals.chunks]
-            assert stamps == sorted(stamps)
-            assert body_of(arrivals) == b"onedata: two\n\n"
+            chunks = arrivals.take()
+            assert chunks == sorted(chunks, key=lambda chunk: chunk[0])
+            assert b"".join(body for _, body in chunks) == b"onedata: two\n\n"
 
     run_on("uvloop", main())
 
@@ -345,7 +346,7 @@ async def test_stamps_lie_between_the_servers_write_and_the_read() -> None:
         between_ns = time.time_ns()
         await p.deliver(chunked(b"b"), b"0\r\n\r\n")
         after_ns = time.time_ns()
-        (first_ns, _), (second_ns, _) = arrivals.chunks
+        (first_ns, _), (second_ns, _) = arrivals.take()
         assert before_ns <= first_ns <= between_ns <= second_ns <= arrivals.end_ns <= after_ns
         assert arrivals.headers_ns == first_ns
         assert arrivals.unstamped_reads == 0
@@ -360,7 +361,7 @@ async def test_a_stamp_is_not_moved_by_a_client_that_reads_late() -> None:
         written_ns = time.time_ns()
         time.sleep(0.05)  # the loop is busy
         await p.deliver(b"", b"0\r\n\r\n")
-        assert arrivals.chunks[0][0] <= written_ns
+        assert arrivals.take()[0][0] <= written_ns
         assert arrivals.read_lag_ns >= 49_000_000
 
 
@@ -370,7 +371,7 @@ async def test_reads_without_stamps_take_the_time_of_the_read_and_are_counted() 
         arrivals = p.send()
         before_ns = time.time_ns()
         await p.deliver(STREAM_HEAD + chunked(b"a"), b"0\r\n\r\n")
-        assert before_ns <= arrivals.chunks[0][0] <= time.time_ns()
+        assert before_ns <= arrivals.take()[0][0] <= time.time_ns()
         assert arrivals.unstamped_reads == 2
         assert arrivals.read_lag_ns == 0
 
@@ -384,15 +385,3 @@ async def test_closing_is_seen_by_the_server_and_done_once() -> None:
         assert p.closed == [p.connection]
         p.server.recv(1000)
         assert p.server.recv(1) == b""
-
-
-def test_gathered_bytes_are_announced_each_64_kib_and_taken_once() -> None:
-    calls: list[int] = []
-    arrivals = Arrivals(lambda: calls.append(len(arrivals.chunks)))
-    for _ in range(8):
-        arrivals.add(1, b"x" * (GATHER_BYTES // 4))
-    assert calls == [4, 8]
-    assert len(arrivals.take()) == 8
-    assert arrivals.take() == []
-    arrivals.add(2, b"x" * GATHER_BYTES)
-    assert calls == [4, 8, 1]

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from loadgen.connection import Arrivals
+from loadgen.arrivals import Arrivals
 from loadgen.sending import Client, sender
 from loadgen.transport import StampedTransport
 from tests.fakes import DONE, FIN, ROLE, Received, content, serve, stream

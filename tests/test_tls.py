@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.connection import Arrivals, Connection
+from loadgen.arrivals import Arrivals
+from loadgen.connection import Connection
 from loadgen.tls import Tls
 from tests.fakes_api import LAST_CHUNK, STREAM_HEAD, answer, both_loops, chunked, listening, on_uvloop, receive, run_on
 from tests.fakes_client import client, echo, nothing_leaks, post

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from loadgen import transport as transport_module
-from loadgen.connection import Arrivals
+from loadgen.arrivals import Arrivals
 from loadgen.transport import prepare
 from tests.fakes_api import (
     LAST_CHUNK,
