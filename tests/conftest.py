@@ -1,0 +1,20 @@
+"""For all tests."""
+
+import socket
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from loadgen.connection import SO_TIMESTAMPNS
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernel_stamps() -> Iterator[None]:
+    """The kernel stamps lazily, while some socket asks for it: else the first reads of a test can lack stamps."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        yield
