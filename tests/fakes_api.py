@@ -76,7 +76,9 @@ async def listening(
         listener.idle.clear()
         try:
             await handle(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
             pass
         except Exception as error:  # noqa: BLE001 - shown at the end of the test
             listener.faults.append(error)

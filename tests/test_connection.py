@@ -324,6 +324,18 @@ async def test_an_answer_is_read_though_the_server_hung_up_on_the_request() -> N
 
 
 @both_loops
+async def test_an_answer_is_read_though_the_request_could_not_even_be_begun() -> None:
+    async with pair() as p:
+        p.server.sendall(answer(b"no", "503 Service Unavailable"))
+        p.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        p.server.close()
+        arrivals = p.send()
+        async with asyncio.timeout(5):
+            await arrivals.wait_end()
+        assert (arrivals.status, arrivals.error, body_of(arrivals)) == (503, None, b"no")
+
+
+@both_loops
 async def test_a_send_on_a_dead_connection_fails_before_any_answer() -> None:
     async with pair() as p:
         p.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

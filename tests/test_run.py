@@ -254,6 +254,23 @@ async def test_a_second_interrupt_leaves_at_once_and_keeps_all_rows() -> None:
 
 
 @on_uvloop
+async def test_a_second_interrupt_waits_for_what_is_still_to_be_parsed() -> None:
+    api, told = Api(max_model_len=None), Told()
+    async with held_in_the_load(api, told, output="4000") as task:
+        interrupt()
+        assert api.hold is not None
+        api.hold.set()
+        while api.in_flight:
+            await asyncio.sleep(0)
+        interrupt()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    (server,) = told.servers
+    sent = len(api.asked()) - server.facts["preflight_requests"]
+    assert len(lines(Path("out"), "requests.jsonl")) == len(told.rows) == sent
+
+
+@on_uvloop
 async def test_an_interrupt_before_the_load_leaves_nothing() -> None:
     api = Api(hold=asyncio.Event())  # the first probe hangs
     async with listening(api) as server:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import Iterator
 
@@ -39,22 +40,28 @@ async def test_an_ipv6_address_is_reached() -> None:
 
 
 def resolved_to(monkeypatch: pytest.MonkeyPatch, loop_of: asyncio.AbstractEventLoop, *addresses: str) -> list[str]:
-    """Names resolve to these addresses; the names asked for."""
+    """Names resolve to these addresses, and every other refusal takes its time; the names asked for."""
     asked = []
+    delays_s = itertools.cycle((0, 0.02))
 
     async def getaddrinfo(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
         asked.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    class Resolving:
-        """The loop, but for names; uvloop's own methods cannot be replaced."""
+    async def sock_connect(sock: socket.socket, address: tuple[str, int]) -> None:
+        if address[0] == "127.0.0.1":
+            await asyncio.sleep(next(delays_s))
+        await loop_of.sock_connect(sock, address)
+
+    class Loop:
+        """uvloop's own methods cannot be replaced."""
 
         def __getattr__(self, name: str) -> object:
-            return getaddrinfo if name == "getaddrinfo" else getattr(loop_of, name)
+            return {"getaddrinfo": getaddrinfo, "sock_connect": sock_connect}.get(name) or getattr(loop_of, name)
 
     class Asyncio:
         def __getattr__(self, name: str) -> object:
-            return Resolving if name == "get_running_loop" else getattr(asyncio, name)
+            return Loop if name == "get_running_loop" else getattr(asyncio, name)
 
     monkeypatch.setattr(transport_module, "asyncio", Asyncio())
     return asked
@@ -72,6 +79,17 @@ async def test_all_addresses_are_tried_and_the_one_that_answers_stays(monkeypatc
         before = len(asked)
         await asyncio.gather(*(post(http, url) for _ in range(200)))
         assert len(asked) == before  # resolved once
+
+
+@on_uvloop
+async def test_addresses_change_places_while_others_go_through_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(echo, "127.0.0.2") as server, client() as http:
+        resolved_to(monkeypatch, asyncio.get_running_loop())
+        both = [(socket.AF_INET, (host, server.port)) for host in ("127.0.0.1", "127.0.0.2")]
+        transport_of(http)._addresses["name.test", server.port] = list(both)
+        done = await asyncio.gather(*(post(http, f"http://name.test:{server.port}/") for _ in range(50)))
+        assert [arrivals.status for arrivals, _ in done] == [200] * 50
+        assert transport_of(http)._addresses["name.test", server.port] == both[::-1]
 
 
 @on_uvloop
