@@ -68,19 +68,19 @@ class Arrivals:
         self._gathered_bytes = 0
         return chunks
 
-    def gather(self, size: int) -> None:
-        """Count bytes read for this answer, parsed or not."""
-        self._gathered_bytes += size
-        if self._gathered_bytes >= GATHER_BYTES and self._on_gathered is not None:
-            self._gathered_bytes = 0
-            self._on_gathered()
-
     def add(self, stamp_ns: int, body: bytes) -> bool:
         """Append body bytes; True if they hold the end marker of an event stream."""
         self._chunks.append((stamp_ns, body))
+        self._gathered_bytes += len(body)
+        if self._gathered_bytes >= GATHER_BYTES and self._on_gathered is not None:
+            self._gathered_bytes = 0
+            self._on_gathered()
+        if body.endswith(b"}\n\n") and body.rfind(b"[DONE]") < 0:  # nearly all
+            self._tail = b"\n"
+            return False
         joined = self._tail + body
         self._tail = joined[1 - _END_MARKER_BYTES :]
-        return b"[DONE]" in joined and _END_MARKER.search(joined) is not None
+        return _END_MARKER.search(joined) is not None
 
     def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
         self.end_ns = end_ns

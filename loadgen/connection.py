@@ -19,7 +19,7 @@ from collections.abc import Callable
 import httptools
 import httpx
 
-from loadgen.arrivals import Arrivals
+from loadgen.arrivals import GATHER_BYTES, Arrivals
 from loadgen.clock import wall_ns
 from loadgen.tls import Tls
 
@@ -29,7 +29,7 @@ HEAD_LIMIT_BYTES = 262_144
 END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker before it is taken as ended
 
 _CONTROL_BYTES = socket.CMSG_SPACE(16)
-_TIMESPEC = struct.Struct("qq")
+_unpack = struct.Struct("qq").unpack
 _EVENT_END = b"}\n\n\r\n"  # of a chunk whose last event is whole and is not the end marker
 
 
@@ -46,6 +46,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._fd = sock.fileno()
+        self._recvmsg = sock.recvmsg
         self._tls = tls
         self._on_idle = on_idle
         self._on_closed = on_closed
@@ -54,6 +55,7 @@ class Connection:
         self._unsent = memoryview(b"")
         self._parts: list[bytes] = []
         self._framed: list[tuple[int, bytes]] = []  # stamped reads that wait to be parsed
+        self._framed_bytes = 0
         self._head_bytes = 0
         self._in_chunks = False
         self._until_close = False
@@ -123,50 +125,62 @@ class Connection:
             self._lost(error)
 
     def _on_readable(self) -> None:
+        # Once for every token: what is not done here is what makes a thousand streams possible.
         try:
-            data, control, _, _ = self._sock.recvmsg(READ_BYTES, _CONTROL_BYTES)
+            data, control, _, _ = self._recvmsg(READ_BYTES, _CONTROL_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lost(error)
             return
-        self._stamp(control)
-        if not data:
-            self._lost(None)
-            return
-        tls_ended = False
-        if self._tls is not None:
-            try:
-                data, tls_ended = self._tls.decrypt(data)
-            except ssl.SSLError as error:
-                self._lost(error)
-                return
-            self._flush_tls()
+        read_ns = wall_ns()
         arrivals = self._arrivals
-        if data and arrivals is None:  # bytes that nobody asked for
-            self.close()
-        elif data and arrivals is not None:
-            self._framed.append((self._stamp_ns, data))
-            arrivals.gather(len(data))
-            if not (self._in_chunks and data.endswith(_EVENT_END) and data.rfind(b"[DONE]") < 0):
+        if not data or arrivals is None:
+            self._on_silent_side(read_ns, data)
+            return
+        arrivals.last_ns = read_ns
+        if control:  # the one option asked for
+            seconds, nanoseconds = _unpack(control[0][2])
+            stamp_ns = seconds * 1_000_000_000 + nanoseconds
+            if read_ns - stamp_ns > arrivals.read_lag_ns:
+                arrivals.read_lag_ns = read_ns - stamp_ns
+        else:
+            stamp_ns = read_ns
+            arrivals.unstamped_reads += 1
+        if self._tls is None:
+            self._framed.append((stamp_ns, data))
+            self._framed_bytes += len(data)
+            plain = self._in_chunks and data.endswith(_EVENT_END) and data.rfind(b"[DONE]") < 0
+            if not plain or self._framed_bytes >= GATHER_BYTES:
                 self._unframe()
-        if tls_ended and not self.closed:
+        elif data := self._decrypted(data):
+            self._framed.append((stamp_ns, data))
+            self._unframe()
+
+    def _on_silent_side(self, read_ns: int, data: bytes) -> None:
+        """The end of the connection, or bytes while no answer is awaited: TLS's own, or such as nobody asked for."""
+        self._stamp_ns = read_ns
+        if not data or self._tls is None or self._decrypted(data):
             self._lost(None)
 
-    def _stamp(self, control: list[tuple[int, int, bytes]]) -> None:
-        read_ns = self._stamp_ns = wall_ns()
-        stamped = bool(control) and control[0][1] == SO_TIMESTAMPNS
-        if stamped:
-            seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
-            self._stamp_ns = seconds * 1_000_000_000 + nanoseconds
-        if (arrivals := self._arrivals) is not None:
-            arrivals.last_ns = read_ns
-            arrivals.unstamped_reads += not stamped
-            arrivals.read_lag_ns = max(arrivals.read_lag_ns, read_ns - self._stamp_ns)
+    def _decrypted(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        try:
+            data, ended = self._tls.decrypt(data)
+        except ssl.SSLError as error:
+            self._lost(error)
+            return b""
+        self._flush_tls()
+        if ended:  # what came with the end is parsed first
+            if data and self._arrivals is not None:
+                self._framed.append((self._arrivals.last_ns, data))
+            self._lost(None)
+            return b""
+        return data
 
     def _unframe(self) -> None:
         """Parse what has been read: body bytes go to the arrivals, and the answer may turn out to have ended."""
-        framed, self._framed = self._framed, []
+        framed, self._framed, self._framed_bytes = self._framed, [], 0
         for stamp_ns, data in framed:
             if self._arrivals is not None:
                 self._feed(stamp_ns, data, self._arrivals)

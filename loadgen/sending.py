@@ -74,7 +74,6 @@ async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) ->
         async with asyncio.timeout(None) as grace:
             async for chunk in response.aiter_bytes():
                 arrivals.last_ns = wall_ns()
-                arrivals.gather(len(chunk))
                 if arrivals.add(arrivals.last_ns, chunk):
                     grace.reschedule(asyncio.get_running_loop().time() + END_MARKER_GRACE_S)
     except TimeoutError:  # ended by its marker

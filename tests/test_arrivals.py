@@ -11,14 +11,11 @@ def test_gathered_bytes_are_announced_each_64_kib_and_taken_once() -> None:
     calls: list[int] = []
     arrivals = Arrivals(lambda: calls.append(1))
     for number in range(8):
-        arrivals.gather(GATHER_BYTES // 4)
-        arrivals.add(1, b"x")
+        arrivals.add(1, b"x" * (GATHER_BYTES // 4))
         assert len(calls) == (number + 1) // 4
     assert len(arrivals.take()) == 8
     assert arrivals.take() == []
-    arrivals.gather(GATHER_BYTES - 1)
-    assert len(calls) == 2
-    arrivals.gather(1)
+    arrivals.add(2, b"x" * GATHER_BYTES)
     assert len(calls) == 3
 
 
