@@ -241,9 +241,10 @@ async def a_wire(
         "line_limit_bytes": 2**24,
     }
     async with Client(transport=transport or StampedTransport(), headers=headers, trust_env=False) as client:
-        send = sender(client, httpx.URL(url), 2)
+        facts |= changes
+        send = sender(client, httpx.URL(url), facts["limits"].connect_s)
         try:
-            yield Wire(send=send, slices=slices, emit=rows.append, **(facts | changes))
+            yield Wire(send=send, slices=slices, emit=rows.append, **facts)
             await slices.drain()
         finally:
             await slices.aclose()

@@ -43,6 +43,8 @@ async def _url(process: asyncio.subprocess.Process, listener: asyncio.Task[None]
         raise ValueError(f"the simulated engine did not listen within {_START_S} s: {_text(said)}") from None
     url = line.decode("utf-8", "replace").strip()
     if not url.startswith("http://"):
+        with contextlib.suppress(TimeoutError):  # it is ending by itself: its own exit code says more than our signal's
+            await asyncio.wait_for(process.wait(), _STOP_S)
         await _stop(process)
         await listener
         raise ValueError(f"the simulated engine did not start: {_text(said) or f'exit code {process.returncode}'}")
