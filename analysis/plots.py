@@ -42,7 +42,8 @@ DIRECTIONS = (
 NEAR_PT = 6  # between a point and its label; further off, a line leads to it
 LOG_RANGE = 12  # largest over smallest latency from which the axis is logarithmic
 MULTI_TOKEN = 1.05  # tokens an event from which the plot says so
-TITLE_CHARS = 70
+TITLE_CHARS = 52  # beside the legend
+SUBTITLE_CHARS = 105
 NOTE_CHARS = 145  # a line
 STYLE: Any = {
     "font.family": FONT,
@@ -83,7 +84,9 @@ def _figure(summary: Summary) -> Figure:
     left, right = figure.subplots(1, 2, sharex=True)
     figure.subplots_adjust(left=0.07, right=0.985, top=0.765, bottom=0.175, wspace=0.16)
     figure.text(0.02, 0.975, _printable(summary.model or "unknown model"), fontsize=19, va="top")
-    figure.text(0.02, 0.905, _printable(_subtitle(summary)), fontsize=14, va="top", color="#444444")
+    figure.text(
+        0.02, 0.905, _printable(_subtitle(summary), chars=SUBTITLE_CHARS), fontsize=14, va="top", color="#444444"
+    )
     note = textwrap.fill(_printable(_note(summary.levels), chars=2 * NOTE_CHARS), NOTE_CHARS)
     figure.text(0.02, 0.02, note, fontsize=11.5, color="#444444")
     panels: tuple[tuple[Axes, Literal["ttft_ms", "itl_ms"], str], ...] = (
@@ -200,7 +203,7 @@ def _legend(figure: Figure, levels: Sequence[Level]) -> None:
     if any(level.validity == "INVALID" for level in levels):
         handles.append((Line2D([], [], **(_P50 | _HOLLOW)), Line2D([], [], **(_P50 | _CROSS))))
     labels = ["p50", "p99", "INVALID level"][: len(handles)]
-    figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.93), frameon=False, ncols=len(handles))
+    figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.995), frameon=False, ncols=len(handles))
 
 
 def _subtitle(summary: Summary) -> str:
