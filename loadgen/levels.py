@@ -132,9 +132,8 @@ async def closed_loop(
         for task in slots:
             task.cancel()
         await asyncio.wait(slots)
-    for task in slots:
-        if not task.cancelled():
-            task.result()  # a fault of ours, if there was one
+    if faults := [fault for task in slots if not task.cancelled() and (fault := task.exception())]:
+        raise faults[0]  # a full disk, or a fault of ours
     drift.sample()
     return LevelRow(
         level=plan.level,

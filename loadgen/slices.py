@@ -20,6 +20,9 @@ class Slices:
         self._task = asyncio.create_task(self._run())
 
     def submit(self, job: Iterator[None]) -> None:
+        """Raises what an earlier job or `after_slice` raised: nothing is done any more then, a full disk for one."""
+        if self._task.done():
+            self._task.result()
         self._jobs.append(job)
         self._wake.set()
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -278,3 +279,35 @@ async def test_no_secret_shows_anywhere() -> None:
     files = [path for path in Path("here").rglob("*") if path.is_file()]
     assert {"run.json", "requests.jsonl", "levels.jsonl"} <= {path.name for path in files}
     assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []
+
+
+# A disk that is full
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_what_was_written() -> None:
+    """A limit on the size of files stands for the disk: the kernel refuses the write in the same way."""
+    with listening_in_a_thread(Api()) as server:
+        ended = subprocess.run(
+            [
+                *LOADGEN,
+                "run",
+                server.url(),
+                *SMALL[:2],
+                "--duration",
+                "50s",
+                "--input",
+                "32",
+                "--output",
+                "4",
+                "--out",
+                "here",
+            ],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
+            capture_output=True,
+            text=True,
+            timeout=40,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == "loadgen: File too large"
+    assert "Traceback" not in ended.stderr
+    assert len(Path("here/requests.jsonl").read_bytes()) == 8192

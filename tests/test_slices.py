@@ -123,9 +123,8 @@ async def test_drain_raises_what_a_job_raised_whenever_it_is_called(work: Slices
     for _ in range(2):
         with pytest.raises(KeyError, match="lost"):
             await work.drain()
-    work.submit(job(log, "later", 1))
     with pytest.raises(KeyError, match="lost"):
-        await work.drain()
+        work.submit(job(log, "later", 1))
     assert log == ["begun"]
 
 
@@ -159,3 +158,15 @@ async def test_a_job_is_not_begun_before_the_loop_turns(
     log: list[str] = []
     work.submit(make(log))
     assert log == []
+
+
+async def test_after_a_failure_nothing_is_taken_any_more() -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    slices = Slices(full)
+    slices.submit(iter(()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    with pytest.raises(OSError, match="No space left"):
+        slices.submit(iter(()))
