@@ -15,8 +15,10 @@ mono_ns = time.monotonic_ns
 process_ns = time.process_time_ns  # processor time of this process, all threads
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+def utc(at_ns: int) -> datetime:
+    """A time of the wall clock as a date, to the microsecond."""
+    seconds, ns = divmod(at_ns, 1_000_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ns // 1000)
 
 
 async def sleep_until(due_ns: int) -> None:

@@ -22,7 +22,7 @@ import httpx
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
-from loadgen.clock import utc_now, wall_ns
+from loadgen.clock import utc, wall_ns
 from loadgen.dialects import Api
 from loadgen.endpoint import Access, Target, open_client, parse_target, root, secrets_in, under
 from loadgen.exchange import Exchange, Limits, Wire
@@ -130,10 +130,11 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
     async with _reached(settings) as reached:
         server = reached.server
         _check_lengths(settings, server)
-        header = _header(settings, reached.target, server, salt=entropy.token_hex(8))
-        with RunWriter(settings.out or _default_out(server, settings.workload), header) as writer:
+        start_ns = wall_ns() // 1000 * 1000  # what all times count from; the header has it to the microsecond
+        header = _header(settings, reached.target, server, salt=entropy.token_hex(8), start_ns=start_ns)
+        with RunWriter(settings.out or _default_out(server, settings.workload, start_ns), header) as writer:
             watcher.on_server(server)
-            load = _Load(settings, watcher, reached, writer, header.salt)
+            load = _Load(settings, watcher, reached, writer, header.salt, start_ns)
             reached.interrupts.load_begins()
             # A full collection walks every object there is, for tens of milliseconds in which no socket is read: what
             # the start has left behind is taken out of its sight.
@@ -149,7 +150,9 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
 class _Load:
     """The levels of one run, one after another."""
 
-    def __init__(self, settings: Settings, watcher: Watcher, reached: _Reached, writer: RunWriter, salt: str) -> None:
+    def __init__(
+        self, settings: Settings, watcher: Watcher, reached: _Reached, writer: RunWriter, salt: str, start_ns: int
+    ) -> None:
         self._settings = settings
         self._watcher = watcher
         self._server = server = reached.server
@@ -169,7 +172,7 @@ class _Load:
             slices=self._slices,
             secrets=reached.secrets,
             emit=self._emit,
-            start_ns=wall_ns(),
+            start_ns=start_ns,
             line_limit_bytes=settings.line_limit_bytes,
             count_text=reached.count_text,
         )
@@ -330,19 +333,19 @@ def _check_lengths(settings: Settings, server: Server) -> None:
         raise Unusable(f"a request of {asked} is over the server's limit of {limit} (max_model_len): {hint}")
 
 
-def _default_out(server: Server, workload: Workload) -> Path:
+def _default_out(server: Server, workload: Workload, start_ns: int) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", server.dialect.model.rsplit("/", 1)[-1])[:60]
-    place = Path("runs") / f"{utc_now():%Y%m%d-%H%M%S}-{name}-{workload.name}"
+    place = Path("runs") / f"{utc(start_ns):%Y%m%d-%H%M%S}-{name}-{workload.name}"
     others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))  # within the same second
     return next(path for path in itertools.chain([place], others) if not path.exists())
 
 
-def _header(settings: Settings, target: Target, server: Server, *, salt: str) -> Header:
+def _header(settings: Settings, target: Target, server: Server, *, salt: str, start_ns: int) -> Header:
     label = settings.target if settings.target.startswith("sim:") else target.label
     workload = settings.workload
     return Header(
         loadgen=importlib.metadata.version("loadgen"),
-        started_at=utc_now().isoformat(timespec="seconds").replace("+00:00", "Z"),
+        started_at=utc(start_ns).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         target=label,
         model=server.dialect.model,
         api=server.dialect.api,

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def test_a_run_is_never_overwritten(complaint: Complain) -> None:
         assert "here exists already" in complaint("run", server.url(), *SMALL, "--out", "here")
         assert "cannot make the run directory /proc/x" in complaint("run", server.url(), *SMALL, "--out", "/proc/x")
     assert os.listdir("here") == []
+
+
+def test_times_count_from_the_start_that_the_header_names(capsys: pytest.CaptureFixture[str]) -> None:
+    before = datetime.now(UTC)
+    with listening_in_a_thread(Api()) as server:
+        execute(["run", server.url(), *SMALL, "--out", "here", "--quiet"])
+    after = datetime.now(UTC)
+    start = datetime.fromisoformat(json.loads(Path("here/run.json").read_text())["started_at"])
+    rows = [json.loads(line) for line in Path("here/requests.jsonl").read_text().splitlines()]
+    ends = [start + timedelta(microseconds=row["sent_us"] + row["end_us"]) for row in rows]
+    assert before <= start <= min(ends) <= max(ends) <= after
 
 
 # --config

@@ -1,14 +1,15 @@
 """The clock: waking, and steps of the wall clock."""
 
 import asyncio
-from datetime import UTC
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen import clock
-from loadgen.clock import Drift, mono_ns, process_ns, sleep_until, utc_now, wall_ns
+from loadgen.clock import Drift, mono_ns, process_ns, sleep_until, utc, wall_ns
 
 SECOND = 1_000_000_000
 
@@ -124,6 +125,12 @@ async def test_sleep_until_on_the_real_clock_is_never_early() -> None:
 
 
 def test_the_clocks_are_what_they_are_named() -> None:
-    assert abs(wall_ns() - utc_now().timestamp() * 1e9) < SECOND
-    assert utc_now().tzinfo is UTC
+    assert abs(wall_ns() - time.time() * 1e9) < SECOND
     assert process_ns() > 0
+
+
+@given(st.integers(0, 4 * 10**18))
+def test_a_date_keeps_the_microsecond(at_ns: int) -> None:
+    date = utc(at_ns)
+    assert date.tzinfo is UTC
+    assert (date - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) == at_ns // 1000

@@ -334,7 +334,7 @@ async def test_a_run_without_a_place_gets_one_named_after_its_model(monkeypatch:
     first = (await run_against(api, out=None, concurrency="1", requests=1)).directory
     assert first.parent == Path("runs")
     assert first.name.endswith("-tiny-1-chat")
-    monkeypatch.setattr("loadgen.run.utc_now", lambda: datetime.strptime(first.name[:15] + "Z", "%Y%m%d-%H%M%S%z"))
+    monkeypatch.setattr("loadgen.run.utc", lambda _: datetime.strptime(first.name[:15] + "Z", "%Y%m%d-%H%M%S%z"))
     second = (await run_against(api, out=None, concurrency="1", requests=1)).directory
     assert second == first.with_name(first.name + "-2")
 
