@@ -10,7 +10,7 @@ BIN := .venv/bin
 	@touch $@
 
 demo: .venv/installed  ## sweep the embedded engine over real HTTP; print the table and where the curve is
-	$(BIN)/loadgen run sim:llama-3.1-8b@h100,max_num_seqs=32 --concurrency 1..64 --input lognormal:256,0.5 --output lognormal:64,0.5 --duration 8s
+	$(BIN)/loadgen run sim:llama-3.1-8b@h100,max_num_seqs=32 --concurrency 1..64 --input lognormal:256,0.5 --output lognormal:64,0.5 --duration 8s || [ $$? -eq 4 ]  # 4: a level is INVALID, as on a busy machine; the table says so
 
 test: .venv/installed  ## the unit tests, under a minute
 	$(BIN)/pytest

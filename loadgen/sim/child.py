@@ -24,7 +24,6 @@ async def start(spec: str, command: Sequence[str] = COMMAND) -> AsyncIterator[st
         stdin=asyncio.subprocess.PIPE,  # never written: its end tells the child that this process is gone
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # an interrupt at the terminal must not end the engine before the run is drained
     )
     said = bytearray()
     listener = asyncio.create_task(_listen(process, said))

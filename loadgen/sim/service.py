@@ -120,6 +120,9 @@ def run(spec: Spec, *, host: str, port: int, parent: bool, ready: Callable[[int]
 
     Raises OSError where the address cannot be bound.
     """
+    if parent:
+        os.setpgid(0, 0)  # an interrupt at the terminal must not end the engine before the run is drained
+        os.nice(10)  # it shares the machine with its client, and a client that waits for a core measures itself
     # A connection a stream: the usual soft limit of 1024 files would refuse the 1000th client.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
