@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format engine
+.PHONY: demo test check format engine bench fuzz
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -27,3 +27,9 @@ format: .venv/installed
 
 engine: .venv/installed  ## against a real vLLM; ENGINE_URL=http://host:port tests your own instead of installing one
 	$(BIN)/pytest tests/engine --timeout 900
+
+bench: .venv/installed  ## accuracy and cost against a ground truth, beside other clients; needs cc
+	$(BIN)/python -m tests.bench.accuracy
+
+fuzz: .venv/installed  ## random bytes, splits and resets at the whole client
+	$(BIN)/python -m tests.fuzz --streams 100000

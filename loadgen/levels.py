@@ -35,6 +35,7 @@ class Until(msgspec.Struct, frozen=True):
     requests: int | None = None
     duration_s: float | None = None
     per_slot: int = 0
+    errors: int | None = None  # so many failed requests end it, whatever else
 
 
 DEFAULT_UNTIL = Until(duration_s=30.0, per_slot=10)
@@ -86,7 +87,8 @@ class Course:
         self._any_ok = self._any_ok or ok
         self._failed += not ok
         hopeless = not self._any_ok and self._failed >= max(HOPELESS_FAILURES, 2 * self._slots)
-        if hopeless and self.ended_by is None:
+        too_many = self._until.errors is not None and self._failed >= self._until.errors
+        if (hopeless or too_many) and self.ended_by is None:
             self.ended_by = "errors"
 
 

@@ -153,6 +153,13 @@ def test_the_duration_waits_for_so_many_requests_a_slot(level: Level) -> None:
     assert row.ended_by == "duration"
 
 
+def test_so_many_errors_end_the_level_though_others_succeed(level: Level) -> None:
+    sender = Sender(took_s=0.01, ok=lambda index: index % 2 == 0)
+    row = level(4, Until(requests=1000, errors=3), sender)
+    assert row.ended_by == "errors"
+    assert len(sender.sent) <= 6 + 4
+
+
 def test_a_level_without_any_success_is_given_up(level: Level) -> None:
     sender = Sender(took_s=0.01, ok=lambda _: False)
     row = level(4, Until(requests=1000), sender)

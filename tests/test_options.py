@@ -70,6 +70,8 @@ def test_every_flag_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"duration": "0s"}, "--duration '0s' is no duration"),
         ({"duration": ""}, "--duration '' is no duration"),
         ({"max_rps": "0"}, "--max-rps '0' is no rate"),
+        ({"max_errors": 0}, "--max-errors 0: expected at least 1"),
+        ({"max_event": "1"}, "--max-event '1' is no size"),
         ({"seed": -1}, "--seed -1: expected 0 or more"),
         ({"input": "-5"}, "length '-5'"),
         ({"output": "0"}, "length '0'"),

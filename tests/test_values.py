@@ -191,3 +191,14 @@ def test_timeouts() -> None:
 def test_what_are_no_timeouts(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         values.timeouts(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("64KiB", 65536), (" 16MiB ", 2**24), ("1GiB", 2**30), ("4096", 4096)])
+def test_sizes(text: str, size: int) -> None:
+    assert values.size_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "1023", "16MB", "-1KiB", "1.5MiB", "9999999999"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size: write a number of at least 1KiB"):
+        values.size_bytes(text)

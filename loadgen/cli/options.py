@@ -36,6 +36,10 @@ class Options:
         str | None,
         _flag(_LOAD, "A level ends after this time of measuring. Default: 30s, and at least 10 requests a slot."),
     ] = None
+    max_errors: Annotated[
+        int | None,
+        _flag(_LOAD, "A level ends after this many failed requests. Default: only when every request fails."),
+    ] = None
     max_rps: Annotated[str | None, _flag(_LOAD, "Politeness cap: start no more requests per second than this.")] = None
     workload: Annotated[str, _flag(_WORK, "A preset, or a TOML file of the same form. Default: chat.")] = "chat"
     input: Annotated[
@@ -64,6 +68,10 @@ class Options:
         str | None,
         _flag(_ASK, "first=60s,idle=30s,total=600s,connect=10s (the defaults), any of them."),
     ] = None
+    max_event: Annotated[
+        str | None,
+        _flag(_ASK, "A longer event of a stream fails its request. Default: 16MiB."),
+    ] = None
     ca_file: Annotated[Path | None, _flag(_ASK, "Certificates to trust instead of the usual ones.")] = None
     insecure: Annotated[bool, _flag(_ASK, "Accept any TLS certificate; written into the result.")] = False
     transport: Annotated[
@@ -81,11 +89,14 @@ class Options:
 
 def settings(target: str, options: Options) -> "Settings":
     """What the flags stand for. Raises ValueError for the first that makes no sense."""
+    import msgspec
+
     from loadgen.cli import values
     from loadgen.endpoint import Access, api_key, parse_target
     from loadgen.exchange import Limits
     from loadgen.levels import DEFAULT_UNTIL, Until
     from loadgen.run import Settings
+    from loadgen.sse import LINE_LIMIT_BYTES
     from workloads import plan
 
     if not target.startswith("sim:"):
@@ -97,14 +108,17 @@ def settings(target: str, options: Options) -> "Settings":
     if options.seed < 0:
         raise ValueError(f"--seed {options.seed}: expected 0 or more")
     duration_s = None if options.duration is None else _named("--duration", values.duration_s, options.duration)
+    if options.max_errors is not None and options.max_errors < 1:
+        raise ValueError(f"--max-errors {options.max_errors}: expected at least 1")
     until = Until(requests=options.requests, duration_s=duration_s)
+    until = msgspec.structs.replace(DEFAULT_UNTIL if until == Until() else until, errors=options.max_errors)
     headers = tuple(values.header(text) for text in options.header)
     return Settings(
         target=target,
         concurrency=_named(
             "--concurrency", values.levels, DEFAULT_LEVELS if options.concurrency is None else options.concurrency
         ),
-        until=DEFAULT_UNTIL if until == Until() else until,
+        until=until,
         workload=plan.override(plan.load(options.workload), options.input, options.output),
         api=_choice("--api", options.api, ("chat", "completions")),
         model=options.model,
@@ -119,6 +133,9 @@ def settings(target: str, options: Options) -> "Settings":
         ),
         limits=Limits(**({} if options.timeout is None else values.timeouts(options.timeout))),
         tokenizer=options.tokenizer,
+        line_limit_bytes=LINE_LIMIT_BYTES
+        if options.max_event is None
+        else _named("--max-event", values.size_bytes, options.max_event),
         seed=options.seed,
         max_rps=None if options.max_rps is None else _named("--max-rps", values.rate_per_s, options.max_rps),
         out=options.out,

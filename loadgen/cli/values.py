@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS_BYTES = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SMALLEST_EVENT_BYTES = 1024
 _MOST = 100_000
 
 
@@ -23,6 +25,15 @@ def rate_per_s(text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise ValueError(f"{text!r} is no rate: write requests per second above 0, such as 2 or 2/s")
     return float(match[1])
+
+
+def size_bytes(text: str) -> int:
+    """`64KiB`, `16MiB`, or bytes."""
+    match = re.fullmatch(r"([0-9]{1,9})(KiB|MiB|GiB)?", text.strip())
+    size = 0 if match is None else int(match[1]) * _UNITS_BYTES[match[2]]
+    if size < _SMALLEST_EVENT_BYTES:
+        raise ValueError(f"{text!r} is no size: write a number of at least 1KiB with its unit, such as 64KiB or 16MiB")
+    return size
 
 
 def levels(text: str) -> tuple[int, ...]:
