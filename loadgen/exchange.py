@@ -88,6 +88,8 @@ class Exchange:
             self._cancelled = True
             raise
         finally:
+            if self._arrivals.sent_ns and not self._arrivals.ended:  # given up: it was in flight until now
+                self._arrivals.end_ns = wall_ns()
             self._wire.slices.submit(self._finish())
         return self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
 

@@ -38,6 +38,18 @@ class Until(msgspec.Struct, frozen=True):
     errors: int | None = None  # so many failed requests end it, whatever else
 
 
+class Share(msgspec.Struct, frozen=True):
+    """Which of the slots, and of the requests of the plan, are this process': each `workers`-th from `worker` on."""
+
+    worker: int = 0
+    workers: int = 1
+
+    def count(self, total: int) -> int:
+        """How many of `total` things in a row are its own."""
+        return len(range(self.worker, total, self.workers))
+
+
+WHOLE = Share()
 DEFAULT_UNTIL = Until(duration_s=30.0, per_slot=10)
 
 
@@ -50,6 +62,7 @@ class Course:
         self._slots_started = 0
         self._measured = 0
         self._measuring_since_ns: int | None = None
+        self.measure_from_ns = 0  # not before: slots of other processes may still have to start
         self._failed = 0
         self._any_ok = False
         self.ended_by: EndedBy | None = None
@@ -62,7 +75,7 @@ class Course:
         """The phase of a slot's further request that starts now; None when no more are to start."""
         if self.ended_by is not None:
             return None
-        if self._slots_started < self._slots:
+        if self._slots_started < self._slots or now_ns < self.measure_from_ns:
             return "warmup"
         if self._measuring_since_ns is None:
             self._measuring_since_ns = now_ns
@@ -102,12 +115,19 @@ async def closed_loop(
     stop: asyncio.Event,
     start_ns: int,
     wait_turn: Callable[[], Awaitable[None]] | None = None,
+    share: Share = WHOLE,
+    begin_ns: int | None = None,
 ) -> LevelRow:
-    """Run one level to its end. `request_s` is about how long one request takes; `stop` interrupts; times in the row
-    count from `start_ns` of the wall clock. `wait_turn` is awaited before each send."""
+    """Run one level, or this process' share of it, to its end.
+
+    `request_s` is about how long one request takes; `stop` interrupts; times in the row count from `start_ns` of the
+    wall clock; `wait_turn` is awaited before each send; slots start from `begin_ns` of the monotonic clock on.
+    """
     drift = Drift()
     cpu_ns = process_ns()
-    begun_wall_ns, begun_ns = wall_ns(), mono_ns()
+    begun_wall_ns, begun_ns = wall_ns(), mono_ns() if begin_ns is None else begin_ns
+    offsets_s = stagger_s(plan.concurrency, request_s)
+    course.measure_from_ns = begun_ns + int(offsets_s[-1] * 1e9)
     sending: set[int] = set()
 
     async def slot(number: int, offset_s: float) -> None:
@@ -126,8 +146,8 @@ async def closed_loop(
             if pause_s:
                 await asyncio.sleep(pause_s)
 
-    offsets_s = stagger_s(plan.concurrency, request_s)
-    slots = [asyncio.create_task(slot(number, offset_s)) for number, offset_s in enumerate(offsets_s)]
+    own = enumerate(offsets_s[share.worker :: share.workers])
+    slots = [asyncio.create_task(slot(number, offset_s)) for number, offset_s in own]
     try:
         await _until_done(slots, sending, course, stop, drift)
     finally:

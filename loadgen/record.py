@@ -80,7 +80,8 @@ class LevelPlan(msgspec.Struct, frozen=True):
 
 
 class LevelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One level that ended. Times in us since the run's start; `cpu_us` is this process' processor time in it."""
+    """One level that ended. Times in us since the run's start; `cpu_us` is the processor time
+    in it of the client's process, of the busiest where there are several."""
 
     level: int
     start_us: int

@@ -5,7 +5,6 @@ The first interrupt stops the load and keeps what has finished; a second one lea
 
 import asyncio
 import contextlib
-import gc
 import importlib.metadata
 import itertools
 import os
@@ -14,50 +13,28 @@ import re
 import resource
 import secrets as entropy
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
-from asyncio_throttle.throttler import Throttler
 
 from loadgen.clock import utc, wall_ns
-from loadgen.dialects import Api
-from loadgen.endpoint import Access, Target, open_client, parse_target, root, secrets_in, under
-from loadgen.exchange import Exchange, Limits, Wire
-from loadgen.levels import Course, Until, closed_loop
+from loadgen.endpoint import Target, open_client, parse_target, root, secrets_in, under
+from loadgen.load import Job, Load, clear_the_way, planned, text_counter
 from loadgen.preflight import Server, Unusable, preflight
-from loadgen.record import Header, LevelPlan, LevelRow, Phase, Row, RunWriter, Secrets, names_a_secret
-from loadgen.sending import Client, sender
+from loadgen.record import Header, LevelPlan, LevelRow, Row, RunWriter, Secrets, names_a_secret
+from loadgen.sending import Client
+from loadgen.settings import Settings
 from loadgen.sim import child
-from loadgen.slices import Slices
-from loadgen.sse import LINE_LIMIT_BYTES
+from loadgen.workers import Workers
 from workloads import lengths
-from workloads.plan import Workload, digest, requests
-from workloads.request import Request
+from workloads.plan import Workload, digest
 
 _LOOKED_AHEAD = 1000  # requests whose lengths are held against the server's limit before any load
 _OTHER_FILES = 64  # besides one for each stream
 _LIBRARIES = ("httpx", "httptools", "uvloop", "msgspec", "numpy")
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    target: str
-    concurrency: tuple[int, ...]
-    until: Until
-    workload: Workload
-    api: Api | None
-    model: str | None
-    extra: dict[str, Any]
-    access: Access
-    limits: Limits
-    tokenizer: Path | None
-    seed: int
-    max_rps: float | None
-    line_limit_bytes: int = LINE_LIMIT_BYTES
-    out: Path | None
-    options: dict[str, Any]  # for run.json, without secrets
 
 
 class Watcher(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,98 +109,56 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
         _check_lengths(settings, server)
         start_ns = wall_ns() // 1000 * 1000  # what all times count from; the header has it to the microsecond
         header = _header(settings, reached.target, server, salt=entropy.token_hex(8), start_ns=start_ns)
-        with RunWriter(settings.out or _default_out(server, settings.workload, start_ns), header) as writer:
+        out = settings.out or _default_out(server, settings.workload, start_ns)
+        job = Job(settings=settings, server=server, secrets=reached.secrets, salt=header.salt, start_ns=start_ns)
+        with RunWriter(out, header) as writer:
             watcher.on_server(server)
-            load = _Load(settings, watcher, reached, writer, header.salt, start_ns)
+            sweep = _Sweep(settings, watcher, reached, writer)
+            if settings.workers > 1:
+                load: Load | Workers = await Workers.start(job, settings.workers, sweep.emit, writer.flush)
+            else:
+                load = Load(job, reached.client, sweep.emit, writer.flush)
             reached.interrupts.load_begins()
-            # A full collection walks every object there is, for tens of milliseconds in which no socket is read: what
-            # the start has left behind is taken out of its sight.
-            gc.collect()
-            gc.freeze()
+            clear_the_way()
             try:
-                await load.run_levels(header.levels)
+                await sweep.run(header.levels, load)
             finally:
                 await load.aclose()
             return Outcome(writer.directory, reached.interrupts.event.is_set())
 
 
-class _Load:
-    """The levels of one run, one after another."""
+class _Sweep:
+    """The levels of one run, one after another, whoever sends them."""
 
-    def __init__(
-        self, settings: Settings, watcher: Watcher, reached: _Reached, writer: RunWriter, salt: str, start_ns: int
-    ) -> None:
+    def __init__(self, settings: Settings, watcher: Watcher, reached: _Reached, writer: RunWriter) -> None:
         self._settings = settings
         self._watcher = watcher
-        self._server = server = reached.server
+        self._server = reached.server
         self._client = reached.client
         self._stop = reached.interrupts.event
         self._writer = writer
-        self._slices = Slices(writer.flush)
-        self._salt = salt
-        self._course: Course | None = None
         self._took_s: list[float] = []  # of the level's requests that ended well
         self._can_reset = True
-        self._throttle = None if settings.max_rps is None else _throttle(settings.max_rps)
-        self._wire = Wire(
-            send=sender(reached.client, server.url, settings.limits.connect_s),
-            dialect=server.dialect,
-            limits=settings.limits,
-            slices=self._slices,
-            secrets=reached.secrets,
-            emit=self._emit,
-            start_ns=start_ns,
-            line_limit_bytes=settings.line_limit_bytes,
-            count_text=reached.count_text,
-        )
 
-    async def aclose(self) -> None:
-        """What has ended becomes a row first, also when a second interrupt ends the run."""
-        try:
-            await self._slices.drain()
-        finally:
-            await self._slices.aclose()
+    def emit(self, row: Row) -> None:
+        self._writer.add(row)
+        if row.status == "ok" and row.end_us is not None:
+            self._took_s.append(row.end_us / 1e6)
+        self._watcher.on_row(row)
 
-    async def run_levels(self, plans: list[LevelPlan]) -> None:
+    async def run(self, plans: list[LevelPlan], load: Load | Workers) -> None:
         first_s, token_s = self._server.request_tokens_s
         request_s = first_s + token_s * lengths.mean(self._settings.workload.output)
         for plan in plans:
             await self._reset_prefix_cache()
-            # Made before the level starts: preparing its text takes tens of milliseconds.
-            planned = self._planned(plan.level)
-            self._course = Course(plan.concurrency, self._settings.until)
             self._took_s = []
             self._watcher.on_level(plan)
-            row = await closed_loop(
-                plan,
-                planned,
-                self._send,
-                self._course,
-                request_s=request_s,
-                stop=self._stop,
-                start_ns=self._wire.start_ns,
-                wait_turn=self._throttle,
-            )
-            await self._slices.drain()
+            row = await load.run_level(plan, request_s, self._stop)
             self._writer.add_level(row)
             if self._took_s:
                 request_s = sum(self._took_s) / len(self._took_s)
             if not self._watcher.after_level(self._writer.directory, row) or self._stop.is_set():
                 return
-
-    async def _send(self, request: Request, phase: Phase) -> bool:
-        return await Exchange(self._wire, request, phase).run()
-
-    def _emit(self, row: Row) -> None:
-        self._writer.add(row)
-        if self._course is not None and row.status != "cancelled":
-            self._course.finished(row.status == "ok")
-        if row.status == "ok" and row.end_us is not None:
-            self._took_s.append(row.end_us / 1e6)
-        self._watcher.on_row(row)
-
-    def _planned(self, level: int) -> Iterator[Request]:
-        return _requests(self._settings, self._server, self._salt, level)
 
     async def _reset_prefix_cache(self) -> None:
         """Where the server can (vLLM in development mode, SGLang): prompts are fresh anyway, this frees the room."""
@@ -232,25 +167,6 @@ class _Load:
             with contextlib.suppress(httpx.HTTPError):
                 response = await self._client.post(under(root(self._server.base), "/reset_prefix_cache"), timeout=10)
                 self._can_reset = response.status_code == 200
-
-
-def _requests(settings: Settings, server: Server, salt: str, level: int) -> Iterator[Request]:
-    return requests(
-        settings.workload, server.vocabulary, seed=settings.seed, salt=salt, level=level, as_ids=server.as_ids
-    )
-
-
-def _throttle(rate_per_s: float) -> Callable[[], Awaitable[None]]:
-    """A wait for one's turn: one request in each 1/R seconds, since a limit of R in a second lets R go at once."""
-    period_s = 1 / rate_per_s
-    throttler = Throttler(1, period_s, min(0.01, period_s / 50))
-    line = asyncio.Lock()  # the throttler polls: one waiter at a time does
-
-    async def wait_turn() -> None:
-        async with line, throttler:
-            pass
-
-    return wait_turn
 
 
 class _Interrupts:
@@ -284,21 +200,6 @@ def _interrupts() -> Iterator[_Interrupts]:
             loop.remove_signal_handler(number)
 
 
-def text_counter(path: Path) -> Callable[[str], int]:
-    """Counts the tokens of a text by a tokenizer.json, without special tokens. Raises ValueError."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise ValueError("--tokenizer needs the optional extra: pip install 'loadgen[tokenizers]'") from None
-    if not path.is_file():
-        raise ValueError(f"--tokenizer {path}: no such file; expected a tokenizer.json")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises a bare Exception
-        raise ValueError(f"--tokenizer {path}: not a tokenizer.json ({error})") from None
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
 def _secrets_in(value: Any) -> list[str]:
     """Of the user's --body, however deep."""
     if isinstance(value, dict):
@@ -325,7 +226,7 @@ def _check_lengths(settings: Settings, server: Server) -> None:
     limit = server.facts["max_model_len"]
     if limit is None:
         return
-    ahead = itertools.islice(_requests(settings, server, "", 0), _LOOKED_AHEAD)
+    ahead = itertools.islice(planned(settings, server, salt="", level=0), _LOOKED_AHEAD)
     longest = max(ahead, key=lambda request: request.want_input_tokens + request.want_output_tokens)
     if longest.want_input_tokens + longest.want_output_tokens > limit:
         asked = f"{longest.want_input_tokens} input and {longest.want_output_tokens} output tokens"

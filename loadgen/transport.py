@@ -101,6 +101,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 raise arrivals.error
             arrivals.retries += 1
             arrivals.ended = False
+            arrivals.end_ns = 0
             arrivals.error = None
 
     async def _connect(self, place: _Place, arrivals: Arrivals, connect_s: float | None) -> Connection:

@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +193,7 @@ class Api:
     event_tokens: int = 1
     max_model_len: int | None = 4096
     hold: asyncio.Event | None = None  # requests wait for it before their first token
+    delay_s: float = 0  # from the request to its first token
     stop_words: int | None = None  # output tokens at which it stops unless ignore_eos is given
     received: list[Received] = field(default_factory=list)
     in_flight: int = 0
@@ -257,7 +259,7 @@ class Api:
             writer.write(STREAM_HEAD)
             if self.hold is not None:
                 await self.hold.wait()
-            await asyncio.sleep(0)  # let the others in
+            await asyncio.sleep(self.delay_s)  # let the others in
             writer.write(chunked(self._stream(fields, chat)) + LAST_CHUNK)
         finally:
             self.in_flight -= 1
@@ -280,3 +282,14 @@ class Api:
         if self.counts and options.get("include_usage"):
             events.append({"choices": [], "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}})
         return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """A tokenizer.json that counts a word as one token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "The": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    path = folder / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path

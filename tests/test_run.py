@@ -18,8 +18,9 @@ import pytest
 from loadgen.cli.options import Options, settings
 from loadgen.preflight import Server, Unusable
 from loadgen.record import LevelPlan, LevelRow, Row
-from loadgen.run import Outcome, Settings, Watcher, probe, run, text_counter
-from tests.fakes_api import Api, answer, listening, on_uvloop, refusal
+from loadgen.run import Outcome, Watcher, probe, run
+from loadgen.settings import Settings
+from tests.fakes_api import Api, answer, listening, on_uvloop, refusal, tokenizer_file
 from tests.fakes_client import nothing_leaks
 from tests.fakes_tls import little_trust
 
@@ -356,33 +357,6 @@ async def test_a_probe_is_a_run_without_load() -> None:
     assert found.dialect.model == "tiny"
     assert len(api.asked()) == found.facts["preflight_requests"]
     assert os.listdir() == []
-
-
-# A tokenizer of the user
-
-
-def tokenizer_file(folder: Path) -> Path:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "The": 1}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    path = folder / "tokenizer.json"
-    tokenizer.save(str(path))
-    return path
-
-
-def test_a_tokenizer_counts_a_text(tmp_path: Path) -> None:
-    count = text_counter(tokenizer_file(tmp_path))
-    assert [count(text) for text in ("", "The", "The weather today")] == [0, 1, 3]
-
-
-@pytest.mark.parametrize("content", [None, "", "{}", "no JSON"])
-def test_a_file_that_is_no_tokenizer_is_a_mistake_of_the_user(content: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ValueError, match=r"^--tokenizer .*tokenizer\.json: (no such file|not a tokenizer\.json)"):
-        text_counter(path)
 
 
 @on_uvloop

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 if TYPE_CHECKING:
-    from loadgen.run import Settings
+    from loadgen.settings import Settings
 
 DEFAULT_LEVELS = "1..64"
+_MOST_WORKERS = 64
 _LOAD = Group.create_ordered("Load")
 _WORK = Group.create_ordered("Workload")
 _ASK = Group.create_ordered("Request")
@@ -41,6 +42,7 @@ class Options:
         _flag(_LOAD, "A level ends after this many failed requests. Default: only when every request fails."),
     ] = None
     max_rps: Annotated[str | None, _flag(_LOAD, "Politeness cap: start no more requests per second than this.")] = None
+    workers: Annotated[int, _flag(_LOAD, "Processes that share the load. Default: 1.")] = 1
     workload: Annotated[str, _flag(_WORK, "A preset, or a TOML file of the same form. Default: chat.")] = "chat"
     input: Annotated[
         str | None,
@@ -95,7 +97,7 @@ def settings(target: str, options: Options) -> "Settings":
     from loadgen.endpoint import Access, api_key, parse_target
     from loadgen.exchange import Limits
     from loadgen.levels import DEFAULT_UNTIL, Until
-    from loadgen.run import Settings
+    from loadgen.settings import Settings
     from loadgen.sse import LINE_LIMIT_BYTES
     from workloads import plan
 
@@ -108,6 +110,8 @@ def settings(target: str, options: Options) -> "Settings":
     if options.seed < 0:
         raise ValueError(f"--seed {options.seed}: expected 0 or more")
     duration_s = None if options.duration is None else _named("--duration", values.duration_s, options.duration)
+    if not 1 <= options.workers <= _MOST_WORKERS:
+        raise ValueError(f"--workers {options.workers}: expected 1 to {_MOST_WORKERS}")
     if options.max_errors is not None and options.max_errors < 1:
         raise ValueError(f"--max-errors {options.max_errors}: expected at least 1")
     until = Until(requests=options.requests, duration_s=duration_s)
@@ -136,6 +140,7 @@ def settings(target: str, options: Options) -> "Settings":
         line_limit_bytes=LINE_LIMIT_BYTES
         if options.max_event is None
         else _named("--max-event", values.size_bytes, options.max_event),
+        workers=options.workers,
         seed=options.seed,
         max_rps=None if options.max_rps is None else _named("--max-rps", values.rate_per_s, options.max_rps),
         out=options.out,

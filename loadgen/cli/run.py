@@ -9,7 +9,8 @@ from loadgen.cli.options import Options, settings
 if TYPE_CHECKING:
     from analysis.summary import Level
     from loadgen.record import LevelRow
-    from loadgen.run import Outcome, Settings
+    from loadgen.run import Outcome
+    from loadgen.settings import Settings
 
 _DEFAULT = Options()
 

@@ -1,0 +1,32 @@
+"""What a run is to do, as the command line has understood it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.dialects import Api
+from loadgen.endpoint import Access
+from loadgen.exchange import Limits
+from loadgen.levels import Until
+from loadgen.sse import LINE_LIMIT_BYTES
+from workloads.plan import Workload
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    concurrency: tuple[int, ...]
+    until: Until
+    workload: Workload
+    api: Api | None
+    model: str | None
+    extra: dict[str, Any]
+    access: Access
+    limits: Limits
+    tokenizer: Path | None
+    seed: int
+    max_rps: float | None
+    workers: int = 1
+    line_limit_bytes: int = LINE_LIMIT_BYTES
+    out: Path | None
+    options: dict[str, Any]  # for run.json, without secrets

@@ -1,0 +1,115 @@
+"""Several processes send what one would: the same requests, the limit kept, one stream of rows; none is left."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from loadgen.cli.options import Options, settings
+from loadgen.record import LevelRow
+from loadgen.run import Outcome, Watcher, run
+from loadgen.workers import _joined
+from tests.fakes_api import Api, listening
+from tests.fakes_tls import little_trust
+
+__all__ = ["little_trust"]
+
+WATCHER = Watcher(
+    on_server=lambda _: None, on_level=lambda _: None, on_row=lambda _: None, after_level=lambda _, __: True
+)
+
+
+def measured(tmp_path: Path, api: Api, watcher: Watcher = WATCHER, **options: Any) -> Outcome:
+    async def main() -> Outcome:
+        async with listening(api) as server, asyncio.timeout(50):
+            flags: dict[str, Any] = {
+                "input": "uniform:20..60",
+                "output": "uniform:2..9",
+                "out": tmp_path / f"run{options['workers']}",
+            }
+            return await run(settings(server.url(), Options(**(flags | options))), watcher)
+
+    outcome = uvloop.run(main())
+    assert multiprocessing.active_children() == []
+    return outcome
+
+
+def rows_of(outcome: Outcome) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (outcome.directory / "requests.jsonl").read_text().splitlines()]
+
+
+def levels_of(outcome: Outcome) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (outcome.directory / "levels.jsonl").read_text().splitlines()]
+
+
+def plan_of(rows: list[dict[str, Any]]) -> dict[tuple[int, int], tuple[int, int]]:
+    return {(row["level"], row["index"]): (row["want_input_tokens"], row["want_output_tokens"]) for row in rows}
+
+
+def test_three_workers_send_the_plan_of_one(tmp_path: Path) -> None:
+    apis = {workers: Api(delay_s=0.005) for workers in (1, 3)}
+    runs = {
+        workers: rows_of(measured(tmp_path, api, concurrency="1,7", requests=30, workers=workers))
+        for workers, api in apis.items()
+    }
+    alone, together = (plan_of(runs[workers]) for workers in (1, 3))
+    assert len(together) == len(runs[3])  # no request twice
+    shared = alone.keys() & together.keys()
+    assert len(shared) > 50
+    assert [alone[key] for key in shared] == [together[key] for key in shared]
+    for rows in runs.values():
+        assert [row["status"] for row in rows] == ["ok"] * len(rows)
+        for level in (0, 1):
+            assert len([row for row in rows if row["level"] == level and row["phase"] == "measure"]) == 30
+    assert apis[3].most_in_flight <= 7
+    assert apis[3].most_in_flight > 3
+
+
+def test_a_stop_reaches_all_workers_and_keeps_what_has_ended(tmp_path: Path) -> None:
+    seen = 0
+
+    def on_row(_: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = Watcher(
+        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+    )
+    outcome = measured(tmp_path, Api(delay_s=0.005), watcher, concurrency="4", duration="40s", workers=2)
+    assert outcome.interrupted
+    assert len(rows_of(outcome)) == seen >= 20
+    assert [level["ended_by"] for level in levels_of(outcome)] == ["interrupt"]
+
+
+def test_a_worker_that_dies_ends_the_run_with_its_rows_kept(tmp_path: Path) -> None:
+    seen = 0
+
+    def on_row(_: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 20:
+            multiprocessing.active_children()[0].kill()
+
+    watcher = Watcher(
+        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+    )
+    with pytest.raises(OSError, match="a worker process has ended unexpectedly"):
+        measured(tmp_path, Api(delay_s=0.005), watcher, concurrency="4", duration="40s", workers=2)
+    assert len((tmp_path / "run2" / "requests.jsonl").read_text().splitlines()) == seen >= 20
+    assert multiprocessing.active_children() == []
+
+
+def test_the_row_of_a_level_is_that_of_all_its_workers() -> None:
+    rows = [
+        LevelRow(level=2, start_us=5, end_us=90, ended_by="duration", cpu_us=30, clock_step_us=-40),
+        LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=7),
+    ]
+    assert _joined(rows) == LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=-40)
