@@ -276,7 +276,7 @@ def _client(header: records.Header, ended: records.Ended | None, requests: Reque
         read_lag_ms=ReadLag(p50=read.p50, p99=read.p99, max=read.max),
         send_lag_ms=SendLag(p99=send.p99),
         bound_share=metrics.bound_share(requests, requests.measured),
-        cpu_share=validity.cpu_share(header, ended),
+        cpu_share=validity.cpu_share(ended),
     )
 
 

@@ -78,12 +78,11 @@ def validity(found: tuple[Finding, ...]) -> Literal["VALID", "INVALID"]:
     return "INVALID" if any(finding.severity == "error" for finding in found) else "VALID"
 
 
-def cpu_share(header: Header, ended: Ended | None) -> float | None:
-    """Processor time of the client over the level's time, of one core a process."""
+def cpu_share(ended: Ended | None) -> float | None:
+    """Of one core, what the client's process took, the busiest where there are several."""
     if ended is None or ended.cpu_us is None or ended.end_us <= ended.start_us:
         return None
-    workers = header.options.get("workers")
-    return ended.cpu_us / (ended.end_us - ended.start_us) / (workers if isinstance(workers, int) and workers else 1)
+    return ended.cpu_us / (ended.end_us - ended.start_us)
 
 
 def _failures(evidence: Evidence) -> Finding | None:
@@ -266,10 +265,10 @@ def _client_lag(evidence: Evidence) -> Finding | None:
 
 
 def _client_cpu(evidence: Evidence) -> Finding | None:
-    share = cpu_share(evidence.header, evidence.ended)
+    share = cpu_share(evidence.ended)
     if share is None or share <= CPU_SHARE:
         return None
-    message = f"the client used {_percent(share)} of a core a process (limit {_percent(CPU_SHARE)}): use --workers"
+    message = f"the client used {_percent(share)} of a core (limit {_percent(CPU_SHARE)}): use --workers"
     return Finding("client-cpu", "error", message)
 
 
