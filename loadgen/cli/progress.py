@@ -94,17 +94,12 @@ class Progress:
     def _line(self) -> str:
         assert self._plan is not None
         elapsed_s = (mono_ns() - self._begun_ns) / 1e9
-        parts = [
-            f"level {self._plan.level + 1}/{self._levels}",
-            f"concurrency {self._plan.concurrency}",
-            f"{self._ok} ok",
-            f"{self._failed} failed",
-            f"{self._tokens / max(elapsed_s, 1e-9):.0f} tokens/s",
-        ]
-        if self._ttft_ms:
-            parts.append(f"TTFT p50 {statistics.median(self._ttft_ms):.1f} ms")
+        parts = [f"level {self._plan.level + 1}/{self._levels}", f"concurrency {self._plan.concurrency}"]
         if self._live is not None and (left_s := self._left_s()) is not None:
-            parts.append(f"about {left_s:.0f} s left")
+            parts.append(f"{left_s:.0f} s left")
+        parts += [f"{self._ok} ok/{self._failed} failed", f"{self._tokens / max(elapsed_s, 1e-9):.0f} tok/s"]
+        if self._ttft_ms:
+            parts.append(f"TTFT {statistics.median(self._ttft_ms):.1f} ms")
         return " · ".join(parts)
 
     def _left_s(self) -> float | None:

@@ -72,4 +72,4 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _text(said: bytearray) -> str:
-    return said.decode("utf-8", "replace").strip()
+    return said.decode("utf-8", "replace").strip().removeprefix("loadgen: ")
