@@ -314,6 +314,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_what_was_written() -> None:
                 "--out",
                 "here",
             ],
+            env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},  # it writes too
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
             capture_output=True,
             text=True,
