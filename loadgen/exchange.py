@@ -25,6 +25,7 @@ from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices
 from workloads.request import Request
 
+_SHOWN_CHARS = 100  # of a header, in a message
 _STEP_BYTES = 4096  # parsed before the slice looks at the clock
 _SSE_LINE = re.compile(rb"(\xef\xbb\xbf)?\s*(:|(data|event|id|retry)\b)")
 
@@ -271,4 +272,8 @@ def _status_failure(status: int, retry_after: str | None, sample: bytes) -> Fail
 
 
 def _header(arrivals: Arrivals, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in arrivals.headers if key.lower() == name), None)
+    """As much of it as a message has room for, without what a terminal would obey."""
+    for key, value in arrivals.headers:
+        if key.lower() == name:
+            return "".join(filter(str.isprintable, value[:_SHOWN_CHARS].decode("latin-1")))
+    return None
