@@ -4,13 +4,11 @@ A server in C on the last core knows when it wrote every token. On the first cor
 so many streams of it going: loadgen, plain httpx and plain aiohttp clients (peers.py), and floor_client.c, which reads
 and does nothing else. Each client has a fresh server.
 
-TTFT   measured: from sending to the first token's stamp; true: from the server's read of the request to its first write
-error  of a token's stamp against its write. The way through the kernel is in it; loadgen's rows are in whole us, cut
-       off, so that its stamps may come out up to 2 us early
-CPU    of the client between the load's start and end, over all tokens it stamped
-
-others what other processes took of both cores meanwhile. On a shared machine the tail is theirs: where this is more
-       than a few percent, the row says little about the client
+TTFT    measured: from sending to the first token's stamp; true: from the server's read of it to the first token's write
+error   of a token's stamp against its write. The way through the kernel is in it; loadgen's rows are in whole us, cut
+        off, so that its stamps may come out up to 2 us early
+CPU     of the client between the load's start and end, over all tokens it stamped
+others  what other processes took of both cores meanwhile: where this is more than a few percent, the tail is theirs
 """
 
 import argparse
@@ -18,6 +16,7 @@ import contextlib
 import itertools
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +236,8 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 def build(name: str, folder: Path) -> None:
+    if shutil.which("cc") is None:
+        sys.exit("the server and the floor client are in C: install a C compiler (cc)")
     subprocess.run(["cc", "-O2", "-o", folder / name, HERE / f"{name}.c"], check=True)
 
 
