@@ -7,6 +7,7 @@ from collections.abc import Callable
 import httpx
 
 GATHER_BYTES = 65536
+HOLD_BYTES = 16 * 2**20
 
 _END_MARKER = re.compile(rb"[\r\n]data: ?\[DONE\]")
 _END_MARKER_BYTES = 13
@@ -16,6 +17,7 @@ class Arrivals:
     """What came back for one request: times in ns of CLOCK_REALTIME, and body bytes as (stamp, bytes) in order.
 
     `on_gathered` is called each time another 64 KiB lie here unread, so that a long stream never holds all its bytes.
+    From `HOLD_BYTES` on the connection reads no more until they are taken: a server cannot fill the memory.
     """
 
     __slots__ = (
@@ -24,12 +26,14 @@ class Arrivals:
         "_gathered_bytes",
         "_on_gathered",
         "_tail",
+        "_unread_bytes",
         "connect_ns",
         "end_ns",
         "ended",
         "error",
         "headers",
         "headers_ns",
+        "hold",
         "last_ns",
         "read_lag_ns",
         "retries",
@@ -48,6 +52,7 @@ class Arrivals:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.unframe: Callable[[], None] | None = None  # brings in what the connection has read and not parsed yet
+        self.hold: Callable[[bool], None] | None = None  # tells the connection to stop reading, and to go on
         self.read_lag_ns = 0
         self.unstamped_reads = 0
         self.retries = 0
@@ -57,6 +62,7 @@ class Arrivals:
         self._awaiter: asyncio.Future[None] | None = None
         self._on_gathered = on_gathered
         self._gathered_bytes = 0
+        self._unread_bytes = 0
         self._tail = b"\n"
 
     def take(self) -> list[tuple[int, bytes]]:
@@ -65,16 +71,17 @@ class Arrivals:
             self.unframe()
         chunks = self._chunks
         self._chunks = []
-        self._gathered_bytes = 0
+        if self._unread_bytes >= HOLD_BYTES and self.hold is not None:
+            self.hold(False)
+        self._gathered_bytes = self._unread_bytes = 0
         return chunks
 
     def add(self, stamp_ns: int, body: bytes) -> bool:
         """Append body bytes; True if they hold the end marker of an event stream."""
         self._chunks.append((stamp_ns, body))
         self._gathered_bytes += len(body)
-        if self._gathered_bytes >= GATHER_BYTES and self._on_gathered is not None:
-            self._gathered_bytes = 0
-            self._on_gathered()
+        if self._gathered_bytes >= GATHER_BYTES:
+            self._gather()
         if body.endswith(b"}\n\n") and body.rfind(b"[DONE]") < 0:  # nearly all
             self._tail = b"\n"
             return False
@@ -82,11 +89,19 @@ class Arrivals:
         self._tail = joined[1 - _END_MARKER_BYTES :]
         return _END_MARKER.search(joined) is not None
 
+    def _gather(self) -> None:
+        self._unread_bytes += self._gathered_bytes
+        self._gathered_bytes = 0
+        if self._unread_bytes >= HOLD_BYTES and self.hold is not None:
+            self.hold(True)
+        if self._on_gathered is not None:
+            self._on_gathered()
+
     def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
         self.end_ns = end_ns
         self.error = error
         self.ended = True
-        self.unframe = None
+        self.unframe = self.hold = None
         self.wake()
 
     def wake(self) -> None:

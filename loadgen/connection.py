@@ -62,6 +62,7 @@ class Connection:
         self._headers_complete = False
         self._complete = False
         self._reusable = False
+        self._served = False  # an answer before this one
         self._stamp_ns = 0
         self.closed = False
         self._loop.add_reader(self._fd, self._on_readable)
@@ -73,6 +74,7 @@ class Connection:
         self._head_bytes = 0
         arrivals.headers = []
         arrivals.unframe = self._unframe
+        arrivals.hold = self._hold
         if self._tls is not None:
             message = self._tls.encrypt(message)
         arrivals.sent_ns = arrivals.last_ns = wall_ns()
@@ -87,6 +89,12 @@ class Connection:
         self._loop.remove_writer(self._fd)
         self._sock.close()
         self._on_closed(self)
+
+    def _hold(self, on: bool) -> None:
+        if on:
+            self._loop.remove_reader(self._fd)
+        elif not self.closed:
+            self._loop.add_reader(self._fd, self._on_readable)
 
     def _write(self, message: bytes) -> None:
         if self._unsent:  # earlier bytes still wait: keep the order
@@ -188,6 +196,9 @@ class Connection:
     def _feed(self, stamp_ns: int, data: bytes, arrivals: Arrivals) -> None:
         self._stamp_ns = stamp_ns
         if not self._headers_complete:
+            if self._served and stamp_ns < arrivals.sent_ns:  # left over from the last answer, and none of this one
+                self._lost(None)
+                return
             self._head_bytes += len(data)
         failure: httpx.RemoteProtocolError | None = None
         try:
@@ -227,6 +238,7 @@ class Connection:
     def _end(self, arrivals: Arrivals, error: httpx.TransportError | None) -> None:
         self._arrivals = None
         if error is None and self._reusable and not self._unsent and not self.closed:
+            self._served = True
             self._on_idle(self)
         else:
             self.close()

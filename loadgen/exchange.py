@@ -62,6 +62,7 @@ class Exchange:
         self._arrivals = Arrivals(lambda: wire.slices.submit(self._parse()))
         self._unparsed: deque[tuple[int, bytes]] = deque()
         self._failure: Failure | None = None
+        self._watch: _Watch | None = None  # while the answer is awaited
         self._cancelled = False
 
     async def run(self) -> bool:
@@ -73,14 +74,15 @@ class Exchange:
         self._begun_ns = wall_ns()
         try:
             async with asyncio.timeout(None) as cut:
-                watch = _Watch(self, cut, loop)
+                watch = self._watch = _Watch(self, cut, loop)
                 try:
                     request, dialect = self._request, self._wire.dialect
                     await self._wire.send(body(dialect, request.prompt, request.want_output_tokens), self._arrivals)
                 finally:
+                    self._watch = None
                     watch.stop()
         except TimeoutError:
-            pass  # the watch has set the failure
+            pass  # a time limit, and the watch has set the failure; or the answer is broken
         except httpx.HTTPError as error:
             self._failure = _transport_failure(error)
         except OSError as error:
@@ -131,6 +133,8 @@ class Exchange:
         while self._unparsed:
             stamp_ns, chunk = self._unparsed.popleft()
             self._answer.feed(stamp_ns, chunk)
+            if self._answer.broken is not None and self._watch is not None:  # its rest may have no end
+                self._watch.end()
             parsed_bytes += len(chunk)
             if parsed_bytes >= _STEP_BYTES:
                 parsed_bytes = 0
@@ -223,6 +227,7 @@ class _Watch:
         self._exchange = exchange
         self._cut = cut
         self._loop = loop
+        self._ended = False
         self._timer = loop.call_later(exchange.overdue(0)[1], self._look)
 
     def _look(self) -> None:
@@ -231,6 +236,11 @@ class _Watch:
             self._timer = self._loop.call_later(left_s + 0.001, self._look)
         else:
             self._exchange.expire(failure)
+            self.end()
+
+    def end(self) -> None:
+        if not self._ended:  # once: a timeout that expires cannot be moved any more
+            self._ended = True
             self._cut.reschedule(self._loop.time())
 
     def stop(self) -> None:
