@@ -80,6 +80,11 @@ class Connection:
         arrivals.sent_ns = arrivals.last_ns = wall_ns()
         self._write(message)
 
+    def still_idle(self) -> bool:
+        """Whether nothing has come since the last answer; an end, or bytes that nobody asked for, close it."""
+        self._on_readable()
+        return not self.closed
+
     def close(self) -> None:
         """Close at once, whatever is under way."""
         if self.closed:
@@ -196,7 +201,7 @@ class Connection:
     def _feed(self, stamp_ns: int, data: bytes, arrivals: Arrivals) -> None:
         self._stamp_ns = stamp_ns
         if not self._headers_complete:
-            if self._served and stamp_ns < arrivals.sent_ns:  # left over from the last answer, and none of this one
+            if self._served and stamp_ns < arrivals.sent_ns:  # came after the last answer, and is none to this one
                 self._lost(None)
                 return
             self._head_bytes += len(data)

@@ -84,9 +84,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
         wait: Callable[[], Awaitable[None]],
     ) -> Connection:
         while True:
-            idle = self._idle.get(place) if arrivals.retries == 0 else None  # the retry trusts no idle connection
-            reused = bool(idle)
-            connection = idle.pop() if idle else await self._connect(place, arrivals, connect_s)
+            kept = self._take_idle(place) if arrivals.retries == 0 else None  # the retry trusts no idle connection
+            connection = kept or await self._connect(place, arrivals, connect_s)
             try:
                 connection.send(message, arrivals)
                 await wait()
@@ -97,12 +96,19 @@ class StampedTransport(httpx.AsyncBaseTransport):
             if arrivals.headers_ns is not None:
                 return connection
             assert arrivals.error is not None
-            if not (isinstance(arrivals.error, httpx.ReadError) and reused):
+            if not (isinstance(arrivals.error, httpx.ReadError) and kept):
                 raise arrivals.error
             arrivals.retries += 1
             arrivals.ended = False
             arrivals.end_ns = 0
             arrivals.error = None
+
+    def _take_idle(self, place: _Place) -> Connection | None:
+        idle = self._idle.get(place, [])
+        while idle:
+            if (connection := idle.pop()).still_idle():
+                return connection
+        return None
 
     async def _connect(self, place: _Place, arrivals: Arrivals, connect_s: float | None) -> Connection:
         scheme, host, port = place

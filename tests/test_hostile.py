@@ -19,7 +19,7 @@ import pytest
 from analysis import plots
 from loadgen.arrivals import HOLD_BYTES, Arrivals
 from loadgen.cli.app import execute
-from loadgen.connection import HEAD_LIMIT_BYTES
+from loadgen.connection import HEAD_LIMIT_BYTES, Connection
 from loadgen.exchange import Exchange, Limits
 from loadgen.record import Row
 from loadgen.transport import StampedTransport, prepare
@@ -230,23 +230,29 @@ async def test_a_server_faster_than_the_parser_is_made_to_wait() -> None:
         await asyncio.wait([task])
 
 
-async def test_bytes_that_came_before_a_request_are_no_answer_to_it() -> None:
-    """The end of the last answer, with more behind it: the request goes out once more, on a connection of its own."""
+@pytest.mark.parametrize(("seen_before", "retries"), [(True, 0), (False, 1)])
+async def test_bytes_that_came_before_a_request_are_no_answer_to_it(
+    seen_before: bool, retries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They spoil the connection, also where they are found only after the request has gone out on it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await receive(reader)
-            writer.write(answer(A + FIN + DONE, content_type="text/event-stream"))
-            await asyncio.sleep(0.01)
-            writer.write(answer(content("of another")))
+        await receive(reader)
+        writer.write(answer(A + FIN + DONE, content_type="text/event-stream"))
+        await asyncio.sleep(0.01)
+        writer.write(answer(content("of another")))
+        await reader.read()
 
+    if not seen_before:
+        monkeypatch.setattr(Connection, "still_idle", lambda _: True)
     rows: list[Row] = []
     with listening_in_a_thread(handle) as server:
         async with a_wire(server.url(), rows) as wire:
             await Exchange(wire, a_request(0), "measure").run()
-            time.sleep(0.05)  # the loop sees nothing of it before the next request is out
+            time.sleep(0.1)  # the loop sees nothing of it before the next request is out
             await Exchange(wire, a_request(1), "measure").run()
-    assert [(row.status, row.retries) for row in rows] == [("ok", 0), ("ok", 1)]
+        assert server.accepted == 2
+    assert [(row.status, row.retries) for row in rows] == [("ok", 0), ("ok", retries)]
 
 
 # The key
