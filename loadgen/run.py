@@ -137,13 +137,14 @@ class _Sweep:
         self._client = reached.client
         self._stop = reached.interrupts.event
         self._writer = writer
-        self._took_s: list[float] = []  # of the level's requests that ended well
+        self._took_us, self._ended_well = 0, 0  # of the level's requests
         self._can_reset = True
 
     def emit(self, row: Row) -> None:
         self._writer.add(row)
         if row.status == "ok" and row.end_us is not None:
-            self._took_s.append(row.end_us / 1e6)
+            self._took_us += row.end_us
+            self._ended_well += 1
         self._watcher.on_row(row)
 
     async def run(self, plans: list[LevelPlan], load: Load | Workers) -> None:
@@ -151,12 +152,12 @@ class _Sweep:
         request_s = first_s + token_s * lengths.mean(self._settings.workload.output)
         for plan in plans:
             await self._reset_prefix_cache()
-            self._took_s = []
+            self._took_us = self._ended_well = 0
             self._watcher.on_level(plan)
             row = await load.run_level(plan, request_s, self._stop)
             self._writer.add_level(row)
-            if self._took_s:
-                request_s = sum(self._took_s) / len(self._took_s)
+            if self._ended_well:
+                request_s = self._took_us / self._ended_well / 1e6
             if not self._watcher.after_level(self._writer.directory, row) or self._stop.is_set():
                 return
 

@@ -346,9 +346,7 @@ def test_a_run_survives_them_all(
         ("report", []),
         ("report", ["--json"]),
         ("check", []),
-        pytest.param(
-            "check", ["--json"], marks=pytest.mark.xfail(reason="C1 and bidi go out as they are", strict=True)
-        ),
+        ("check", ["--json"]),
     ],
 )
 def test_no_name_or_message_reaches_the_terminal_as_it_is(

@@ -1,6 +1,7 @@
 """`loadgen check TARGET`: what a run would find before its first request."""
 
 import asyncio
+import json
 
 from loadgen.cli.options import Options, settings
 
@@ -15,7 +16,6 @@ def check(target: str, /, options: Options = _DEFAULT) -> int:
     target
         As for run.
     """
-    import msgspec
     import uvloop
     from rich.console import Console
     from rich.table import Table
@@ -31,7 +31,7 @@ def check(target: str, /, options: Options = _DEFAULT) -> int:
     facts = {"model": server.dialect.model, "api": server.dialect.api, **server.facts}
     console = Console()
     if options.json:
-        console.out(msgspec.json.format(msgspec.json.encode(facts)).decode(), highlight=False)
+        console.out(json.dumps(facts, indent=2, allow_nan=False), highlight=False)  # ASCII: nothing steers a terminal
         return 0
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in facts.items():
