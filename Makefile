@@ -13,13 +13,13 @@ demo: .venv/installed  ## sweep the embedded engine over real HTTP; print the ta
 	$(BIN)/loadgen run sim:llama-3.1-8b@h100,max_num_seqs=32 --concurrency 1..64 --input lognormal:256,0.5 --output lognormal:64,0.5 --duration 8s || [ $$? -eq 4 ]  # 4: a level is INVALID, as on a busy machine; the table says so
 
 test: .venv/installed  ## the unit tests, under a minute
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto
 
 check: .venv/installed  ## the gate: format, lint, strict types, tests with warnings as errors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto
 
 format: .venv/installed
 	$(BIN)/ruff format .
