@@ -1,6 +1,7 @@
 """The load of one process: its share of each level, request by request to rows."""
 
 import asyncio
+import functools
 import gc
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
@@ -57,9 +58,8 @@ class Load:
     ) -> LevelRow:
         """Returns when each of its requests is a row. Arguments as of `closed_loop`."""
         job = self._job
-        share = Share(
-            job.share.worker, min(job.share.workers, plan.concurrency)
-        )  # fewer slots than workers: so many work
+        # With fewer slots than workers, only so many workers have a share.
+        share = Share(job.share.worker, min(job.share.workers, plan.concurrency))
         rate_per_s = job.settings.max_rps
         # Made before the level starts: preparing its text takes tens of milliseconds.
         own = itertools.islice(
@@ -131,6 +131,7 @@ def _throttle(rate_per_s: float) -> Callable[[], Awaitable[None]]:
     return wait_turn
 
 
+@functools.cache  # the preflight and the load use the same one, and reading it takes long
 def text_counter(path: Path) -> Callable[[str], int]:
     """Counts the tokens of a text by a tokenizer.json, without special tokens. Raises ValueError."""
     try:

@@ -58,13 +58,12 @@ class _Reached(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Secrets
     client: Client
     server: Server
-    count_text: Callable[[str], int] | None
     interrupts: "_Interrupts"
 
 
 @contextlib.asynccontextmanager
 async def _reached(settings: Settings) -> AsyncIterator[_Reached]:
-    count_text = None if settings.tokenizer is None else text_counter(settings.tokenizer)
+    count_text = None if settings.tokenizer is None else text_counter(settings.tokenizer)  # before anything is reached
     async with contextlib.AsyncExitStack() as stack:
         interrupts = stack.enter_context(_interrupts())
         url = settings.target
@@ -84,14 +83,7 @@ async def _reached(settings: Settings) -> AsyncIterator[_Reached]:
             limits=settings.limits,
             tokenizer=count_text,
         )
-        yield _Reached(
-            target=target,
-            secrets=secrets,
-            client=client,
-            server=server,
-            count_text=count_text,
-            interrupts=interrupts,
-        )
+        yield _Reached(target=target, secrets=secrets, client=client, server=server, interrupts=interrupts)
 
 
 async def probe(settings: Settings) -> Server:

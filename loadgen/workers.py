@@ -3,8 +3,8 @@
 Worker k of n has each n-th slot and each n-th request of the finished plan, from the k-th on: nothing is drawn in a
 worker. The limit on requests in flight is global because the slots are. The starting process writes all rows.
 
-    to a worker      its Job when it starts; then Order, "stop"
-    from a worker    Rows, LevelRow; Fault, after which it ends
+    to a worker      its Job when it starts; then an Order for each level, and Stop
+    from a worker    Ready; Rows, and Ended after the last of a level; Fault, after which it ends
 """
 
 import asyncio

@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._fd = transport.get_extra_info("socket").fileno()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
         self._pending.clear()
         if self.on_lost is not None:
