@@ -43,8 +43,11 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. due, sent and connect in us since the run's start; headers, end and events in us since sent."""
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request. due, sent and connect in us since the run's start; headers, end and events in us since sent.
+
+    What has a default is left out where it has that value: most requests are in no mix, conversation or data set.
+    """
 
     level: int
     index: int
@@ -68,15 +71,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int | None
     cached_tokens: int | None
     tokens_from: Literal["usage", "tokenizer", "events"] | None
-    want_input_tokens: int
+    want_input_tokens: int | None
     want_output_tokens: int
     finish_reason: str | None
+    class_name: str | None = msgspec.field(name="class", default=None)
+    item: int | None = None  # place in the data set
+    group: int | None = None  # of those that share a prefix
+    shared_tokens: int = 0
+    turn: int = 0
+    session: int | None = None  # index of the conversation's first turn; None: no conversation
+    left: bool = False  # cancelled by its user, as planned, and not by the end of the level
 
 
 class LevelPlan(msgspec.Struct, frozen=True):
+    """Closed loop: `concurrency`. Open loop: `rate_per_s` (mean of the schedule), at `speed` times a trace's own."""
+
     level: int
-    concurrency: int
+    concurrency: int | None
     rate_per_s: float | None = None
+    speed: float | None = None
 
 
 class LevelRow(msgspec.Struct, frozen=True, kw_only=True):
