@@ -9,6 +9,7 @@ usage event.
 """
 
 import contextlib
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
@@ -19,6 +20,8 @@ from loadgen.dialects import Chunk, NotJsonError, read
 from loadgen.sse import Decoder, LineTooLongError
 
 SAMPLE_BYTES = 2048
+_PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')  # within a JSON string, and none of it escaped
+_MOST_TRIES = 8
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +31,27 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     events_tokens: list[int] | None
     tokens_from: Literal["usage", "tokenizer", "events"] | None  # None: output_tokens is unknown
+
+
+class Likeness(msgspec.Struct, frozen=True, gc=False):
+    """What stands before and after the text in one event of a stream, which most of its other events share."""
+
+    before: bytes
+    after: bytes
+
+    def text(self, chunk: bytes) -> bytes | None:
+        """The text of an event that differs from the first in nothing else; None for any other."""
+        if not (chunk.startswith(self.before) and chunk.endswith(self.after)):
+            return None
+        found = _PLAIN_TEXT.fullmatch(chunk, len(self.before), len(chunk) - len(self.after))
+        return None if found is None else found[0]
+
+
+def likeness(chunk: bytes, text: str) -> Likeness | None:
+    """None where it is not plain which part of the event is the text."""
+    quoted = msgspec.json.encode(text)
+    before, _, after = chunk.partition(quoted)
+    return Likeness(before + b'"', b'"' + after) if after and quoted not in after else None
 
 
 class Answer:
@@ -49,16 +73,29 @@ class Answer:
         self._decoder = Decoder(line_limit_bytes)
         self._done = False  # what comes after the end marker is ignored
         self._last_ns = 0
+        self._like: Likeness | None = None  # the last event that brought nothing but output
+        self._compared_at = 0  # events
+        self._tries = _MOST_TRIES  # to find such events that others are like
 
     def feed(self, stamp_ns: int, chunk: bytes) -> None:
         """Take the bytes of one read, all stamped `stamp_ns`."""
         if self.broken or self._done:
             return
         self._last_ns = stamp_ns
+        # What nearly every chunk is, without decoding its JSON again.
+        if self._like is not None and self._decoder.between_events and (text := self._like.text(chunk)) is not None:
+            self.ended = False
+            self.events_ns.append(stamp_ns)
+            if self._texts is not None:
+                self._texts.append(text.decode("utf-8", "replace"))
+            return
         if len(self.sample) < SAMPLE_BYTES:
             self.sample += chunk[: SAMPLE_BYTES - len(self.sample)]
         try:
-            self._take(stamp_ns, self._decoder.feed(chunk))
+            whole = self._decoder.between_events
+            events = self._decoder.feed(chunk)
+            alone = whole and len(events) == 1 and self._decoder.between_events
+            self._take(stamp_ns, events, chunk if alone else None)
         except (LineTooLongError, NotJsonError) as error:
             self.broken = str(error)
 
@@ -69,7 +106,8 @@ class Answer:
         with contextlib.suppress(NotJsonError, LineTooLongError):  # cut off: then there is no terminal marker either
             self._take(self._last_ns, self._decoder.flush())
 
-    def _take(self, stamp_ns: int, events: list[tuple[bytes, bytes]]) -> None:
+    def _take(self, stamp_ns: int, events: list[tuple[bytes, bytes]], alone: bytes | None = None) -> None:
+        """`alone`: the bytes of the only event."""
         outputs = 0
         for name, data in events:
             chunk = read(name, data)
@@ -85,9 +123,19 @@ class Answer:
                 self._take_rest(chunk)
                 if self._done:
                     break
+            elif alone is not None and chunk.text:
+                self._compare(alone, chunk.text)
         if outputs > 1:
             # The stamp is that of the read's last segment: for the output events before the last it is an upper bound.
             self.bounds += outputs - 1
+
+    def _compare(self, event: bytes, text: str) -> None:
+        if len(self.events_ns) > self._compared_at + 1:  # others were like the last one
+            self._tries = _MOST_TRIES
+        self._compared_at = len(self.events_ns)
+        if self._tries:
+            self._tries -= 1
+            self._like = likeness(event, text)
 
     def _take_rest(self, chunk: Chunk) -> None:
         """What an event says beside its output."""

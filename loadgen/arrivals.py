@@ -78,16 +78,21 @@ class Arrivals:
 
     def add(self, stamp_ns: int, body: bytes) -> bool:
         """Append body bytes; True if they hold the end marker of an event stream."""
+        tail = self._tail
+        self.add_events(stamp_ns, body)
+        if body.endswith(b"}\n\n") and body.rfind(b"[DONE]") < 0:  # nearly all
+            return False
+        joined = tail + body
+        self._tail = joined[1 - _END_MARKER_BYTES :]
+        return _END_MARKER.search(joined) is not None
+
+    def add_events(self, stamp_ns: int, body: bytes) -> None:
+        """Append body bytes that end with an event other than the end marker."""
         self._chunks.append((stamp_ns, body))
+        self._tail = b"\n"
         self._gathered_bytes += len(body)
         if self._gathered_bytes >= GATHER_BYTES:
             self._gather()
-        if body.endswith(b"}\n\n") and body.rfind(b"[DONE]") < 0:  # nearly all
-            self._tail = b"\n"
-            return False
-        joined = self._tail + body
-        self._tail = joined[1 - _END_MARKER_BYTES :]
-        return _END_MARKER.search(joined) is not None
 
     def _gather(self) -> None:
         self._unread_bytes += self._gathered_bytes
@@ -101,8 +106,15 @@ class Arrivals:
         self.end_ns = end_ns
         self.error = error
         self.ended = True
-        self.unframe = self.hold = None
+        self.unframe = self.hold = self._on_gathered = None  # no cycle stays behind, see load.clear_the_way
         self.wake()
+
+    def give_up(self, end_ns: int) -> None:
+        """The request is cut off here; what has been read of its answer still counts."""
+        if self.unframe is not None:
+            self.unframe()
+        if not self.ended:
+            self.finish(end_ns)
 
     def wake(self) -> None:
         if self._awaiter is not None and not self._awaiter.done():

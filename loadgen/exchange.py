@@ -85,14 +85,15 @@ class Exchange:
             pass  # a time limit, and the watch has set the failure; or the answer is broken
         except httpx.HTTPError as error:
             self._failure = _transport_failure(error)
+            error.__traceback__ = None  # it holds this frame, which holds it
         except OSError as error:
             self._failure = Failure("client", f"{error.strerror or error}")
         except asyncio.CancelledError:
             self._cancelled = True
             raise
         finally:
-            if self._arrivals.sent_ns and not self._arrivals.ended:  # given up: it was in flight until now
-                self._arrivals.end_ns = wall_ns()
+            if not self._arrivals.ended:  # it was in flight until now, if it was sent at all
+                self._arrivals.give_up(wall_ns() if self._arrivals.sent_ns else 0)
             self._wire.slices.submit(self._finish())
         return self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
 

@@ -29,14 +29,14 @@ class Decoder:
         self._data_bytes = 0
         self._at_start = True
         self._after_cr = False
-        self._between_events = True
+        self.between_events = True  # all lines fed belong to events that have been given
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes. Raises LineTooLongError."""
         lines = chunk.splitlines()  # of bytes: at LF, CR LF and CR, as the standard has it
         # What nearly every chunk of a real server is: one event of one data line.
         if (
-            self._between_events
+            self.between_events
             and len(lines) == 2
             and not lines[1]
             and chunk[-1] == _LF
@@ -75,7 +75,7 @@ class Decoder:
             self._rest.append(rest)
             self._rest_bytes += len(rest)
             self._check(self._rest_bytes)
-        self._between_events = not (self._rest or self._data or self._name)
+        self.between_events = not (self._rest or self._data or self._name)
         return events
 
     def _take(self, line: bytes, events: list[Event]) -> None:

@@ -166,9 +166,12 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 self._addresses[host, port] = [(family, address), *others]
                 return sock
         assert failure is not None
-        if failure.errno in (errno.EMFILE, errno.ENFILE):
-            raise failure
-        raise httpx.ConnectError(f"cannot connect to {host}:{port}: {reason(failure)}") from failure
+        try:
+            if failure.errno in (errno.EMFILE, errno.ENFILE):
+                raise failure
+            raise httpx.ConnectError(f"cannot connect to {host}:{port}: {reason(failure)}") from failure
+        finally:
+            del failure  # its traceback holds this frame
 
     async def _handshaken(self, sock: socket.socket, host: str) -> Tls:
         if self._ssl_context is None:

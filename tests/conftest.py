@@ -18,3 +18,11 @@ def _kernel_stamps() -> Iterator[None]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         yield
+
+
+@pytest.fixture
+def dead_port() -> int:
+    """On which nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.answer import SAMPLE_BYTES, Answer, Counts
+from loadgen import answer as answers
+from loadgen import dialects
+from loadgen.answer import SAMPLE_BYTES, Answer, Counts, likeness
 from tests.fakes import DONE, FIN, ROLE, content, delta, event, usage
 
 A, B, C = content("a"), content("b"), content("c")
@@ -295,3 +297,85 @@ def test_any_bytes_make_an_answer(chunks: list[bytes]) -> None:
     shares = found.events_tokens
     assert shares is None or len(shares) == len(answer.events_ns)
     assert answer.answer_event is None or answer.answer_event < len(answer.events_ns)
+
+
+# Events that are not decoded because they are like the one before
+
+ODD_TEXTS = ["", "a", '"', "\\", "é", "\n", "\x7f", "\u2028", "null", "content", '"}', "tiny", "x" * 300, "\ud83d"]
+LIKE = [content(text) for text in ODD_TEXTS] + [delta(reasoning_content=text) for text in ("a", "b", "")]
+UNLIKE = [
+    ROLE,
+    FIN,
+    DONE,
+    ERROR,
+    usage(5, 1),
+    b": ping\n\n",
+    content("a", usage=1),
+    content("b", usage=2),
+    b"data: x\n\n",
+]
+UNLIKE += [delta(tool_calls=[{"index": 0, "function": {"arguments": text}}]) for text in ("", "a", "b")]
+UNLIKE += [b'data: {"choices":[{"delta":{"content":"a"}}],"of":"%d"}\n\n' % number for number in range(10)]
+UNLIKE += [
+    A[:-1],
+    b"\n",
+    b"data: ",
+    A.replace(b"\n\n", b"\r\n\r\n"),
+    b"event: error\n" + A,
+    content("a") + content("b"),
+]
+UNLIKE += [A.replace(b'"a"', text) for text in (b'"\xff"', b'"a\nb"', b'"a\rb"', b'"\\u0061"', b'["a"]', b"1")]
+
+
+@given(st.lists(st.sampled_from([*LIKE, *LIKE, *UNLIKE]) | st.text(max_size=5).map(content), max_size=30))
+def test_what_is_not_decoded_is_taken_as_if_it_were(chunks: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        taken = answer_at_once(*chunks)
+        patch.setattr(answers, "likeness", lambda event, text: None)
+        decoded = answer_at_once(*chunks)
+    assert seen(taken) == seen(decoded)
+    assert taken.events_ns == decoded.events_ns
+    assert taken.counts(count_words) == decoded.counts(count_words)
+
+
+def test_events_that_differ_in_their_text_alone_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+
+    def counted(name: bytes, data: bytes) -> Any:
+        decoded.append(data)
+        return dialects.read(name, data)
+
+    monkeypatch.setattr(answers, "read", counted)
+    answer = answer_at_once(ROLE, *(content(f"t{number}") for number in range(100)), FIN, DONE)
+    assert (len(answer.events_ns), len(decoded)) == (100, 4)  # of the like ones, one
+    assert answer.counts(len).output_tokens == 290
+
+
+def test_a_stream_whose_events_are_all_different_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(answers, "likeness", lambda event, text: compared.append(text))
+    answer_at_once(*(delta(content="a", usage=None, index=number) for number in range(100)))
+    assert len(compared) == answers._MOST_TRIES
+
+
+@pytest.mark.parametrize(
+    ("event", "text", "like", "its_text"),
+    [
+        (b'{"content":"a"}', "a", b'{"content":"bc"}', b"bc"),
+        (b'{"content":"a"}', "a", b'{"content":"a"}', b"a"),
+        (b'{"content":"a"}', "a", b'{"content":""}', None),
+        (b'{"content":"a"}', "a", b'{"content":"}', None),
+        (b'{"content":"a"}', "a", b'{"content":"b","c":"d"}', None),
+        (b'{"content":"a"}', "a", b'{"content":"b\\"}', None),
+        (b'{"content":"a"}', "a", b'{"content":"b\nc"}', None),
+    ],
+)
+def test_likeness(event: bytes, text: str, like: bytes, its_text: bytes | None) -> None:
+    found = likeness(event, text)
+    assert found is not None
+    assert found.text(like) == its_text
+
+
+@pytest.mark.parametrize(("event", "text"), [(b'{"a":"x","content":"x"}', "x"), (b'{"content":"\\u0061"}', "a")])
+def test_no_likeness_where_the_text_is_in_no_single_place(event: bytes, text: str) -> None:
+    assert likeness(event, text) is None

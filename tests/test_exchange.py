@@ -176,13 +176,6 @@ async def test_what_came_before_a_failure_stays_in_the_row() -> None:
     assert (len(row.events_us), row.events_tokens, row.output_tokens, row.tokens_from) == (2, None, 2, "events")
 
 
-@pytest.fixture
-def dead_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @pytest.mark.parametrize("own_transport", [True, False])
 async def test_connection_refused(dead_port: int, own_transport: bool) -> None:
     transport = None if own_transport else httpx.AsyncHTTPTransport(verify=TLS)

@@ -1,14 +1,25 @@
 """What one process does of a run: its share of requests, errors and rate; and the user's tokenizer."""
 
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.exchange import Exchange
 from loadgen.levels import Share, Until
-from loadgen.load import _share_of, text_counter
+from loadgen.load import _share_of, clear_the_way, text_counter
+from tests.fakes import a_request, a_wire, serve
 from tests.fakes_api import tokenizer_file
+from tests.test_exchange import EXPIRING, FAILURES, GOOD
+
+if TYPE_CHECKING:
+    from loadgen.record import Row
 
 
 @given(st.integers(1, 8), st.integers(0, 1000))
@@ -39,3 +50,66 @@ def test_a_file_that_is_no_tokenizer_is_a_mistake_of_the_user(content: str | Non
         path.write_text(content)
     with pytest.raises(ValueError, match=r"^--tokenizer .*tokenizer\.json: (no such file|not a tokenizer\.json)"):
         text_counter(path)
+
+
+# The collector stays out of the load: nothing may be left to it
+
+
+async def left_to_the_collector(url: str, send: Callable[[Exchange], Awaitable[None]], **changes: Any) -> list[str]:
+    """What ten requests leave in cycles, of our own: the server is in this process too."""
+    rows: list[Row] = []
+    async with a_wire(url, rows, **changes) as wire:
+        gc.collect()
+        gc.freeze()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for index in range(10):
+                await send(Exchange(wire, a_request(index), "measure"))
+            await wire.slices.drain()
+            await asyncio.sleep(0)
+            gc.collect()
+            return sorted(filter(None, map(ours, gc.garbage)))
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.unfreeze()
+            assert len(rows) == 10
+
+
+def ours(thing: Any) -> str | None:
+    if isinstance(thing, FrameType):
+        return thing.f_code.co_qualname if "/loadgen/" in thing.f_code.co_filename else None
+    kind = type(thing)
+    return kind.__qualname__ if kind.__module__.startswith("loadgen") else None
+
+
+async def run(exchange: Exchange) -> None:
+    await exchange.run()
+
+
+@pytest.mark.parametrize("name", ["good", *FAILURES])
+async def test_a_request_leaves_no_cycle_whatever_becomes_of_it(name: str) -> None:
+    async with serve(FAILURES[name][0] if name in FAILURES else GOOD) as server:
+        assert await left_to_the_collector(server.url, run) == []
+
+
+@pytest.mark.parametrize("name", ["no answer", "silence in the middle"])
+async def test_a_request_that_runs_into_a_limit_leaves_none_either(name: str) -> None:
+    script, limits, *_ = EXPIRING[name]
+    async with serve(script) as server:
+        assert await left_to_the_collector(server.url, run, limits=limits) == []
+
+
+async def test_a_refused_request_leaves_none_either(dead_port: int) -> None:
+    assert await left_to_the_collector(f"http://127.0.0.1:{dead_port}", run) == []
+
+
+def test_the_collector_comes_only_where_very_much_has_piled_up() -> None:
+    before = gc.get_threshold()
+    try:
+        clear_the_way()
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] >= 1_000_000
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
