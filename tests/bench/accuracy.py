@@ -9,6 +9,8 @@ error   of a token's stamp against its write. The way through the kernel is in i
         off, so that its stamps may come out up to 2 us early
 CPU     of the client between the load's start and end, over all tokens it stamped
 others  what other processes took of both cores meanwhile: where this is more than a few percent, the tail is theirs
+
+At the end loadgen gets more streams than one core can read, and has to say so itself: INVALID, and which limit was hit.
 """
 
 import argparse
@@ -38,6 +40,7 @@ from tests.bench.peers import KEY, PEERS, TOKENS, Load, Sent, prompts
 HERE = Path(__file__).parent
 TTFT_MS, INTERVAL_MS = 50, 20
 REQUEST_S = (TTFT_MS + (TOKENS - 1) * INTERVAL_MS) / 1000
+TOO_MANY = 2000  # streams, for one core
 OTHER_S = 20.0  # what loadgen may take besides the load: start, preflight, plots
 
 
@@ -360,10 +363,15 @@ def main() -> None:
                 sys.stdout.write(f"{row(one)}\n")
                 sys.stdout.flush()
                 found.append(one)
+        overload = measure_beside(bench, partial(measure_loadgen, bench, TOO_MANY, None))
+        sys.stdout.write(f"{row(overload)}\n")
+        found.append(overload)
     if len(cores) == 1:
         sys.stdout.write("One core for both server and clients: these numbers say little.\n")
     if asked.json:
         asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    if "client-" not in overload.note:
+        sys.exit(f"{TOO_MANY} streams on one core, and loadgen does not say that it limits itself")
 
 
 if __name__ == "__main__":
