@@ -193,11 +193,12 @@ def _through(evidence: Evidence, flow: Flow, residence_s: float) -> Finding | No
 
 def _severity(evidence: Evidence, flow: Flow) -> Severity:
     """An error only where the law must hold."""
-    by_time = evidence.ended is not None and evidence.ended.ended_by in ("duration", "schedule")
+    ends = ("duration", "schedule", "requests") if evidence.planned.open_loop else ("duration",)
+    whole = evidence.ended is not None and evidence.ended.ended_by in ends
     long = flow.ended >= LITTLE_PER_SLOT * flow.concurrency
     failing = bool(evidence.requests.failed.any())
     unsteady = evidence.planned.open_loop and not evidence.steady_schedule
-    return "error" if by_time and long and not failing and not unsteady else "warning"
+    return "error" if whole and long and not failing and not unsteady else "warning"
 
 
 def clock_step(evidence: Evidence) -> Finding | None:

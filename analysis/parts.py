@@ -143,7 +143,7 @@ def _part(name: str, requests: Requests, tokens: Floats, flow: window.Flow | Non
 
 
 def _cacheable(requests: Requests, header: Header) -> Floats:
-    return prompts.cacheable_tokens(requests, prompts.template_tokens(header) or 0.0, prompts.BLOCK_TOKENS)
+    return prompts.cacheable_tokens(requests, prompts.common_tokens(header) or 0.0, prompts.BLOCK_TOKENS)
 
 
 def _counts(requests: Requests) -> Counts:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from analysis.records import Bools, Floats, Header, Ints, Requests
 
 BLOCK_TOKENS = 16  # vLLM caches whole blocks of so many tokens
-TEMPLATE_TOKENS = 64  # of a chat template whose size is not known: no more than that
+COMMON_TOKENS = 64  # of a chat template whose size is not known: no more than that
 
 
 def conversations(requests: Requests) -> bool:
@@ -53,23 +53,24 @@ def distinct(requests: Requests) -> int:
     return len(items) + int((requests.measured & ~known).sum())
 
 
-def template_tokens(header: Header) -> float | None:
-    """Tokens of the chat template around a prompt; None where nobody counted them."""
-    known = header.server.get("template_tokens")
-    if known is None:
-        return 0.0 if header.api == "completions" else None
-    return float(known)
+def common_tokens(header: Header) -> float | None:
+    """What all prompts of a run begin with, at most: the chat template and one opening word; None if never counted."""
+    template = header.server.get("template_tokens")
+    if template is None and header.api != "completions":
+        return None
+    opening = 0 if header.server.get("prompt_as") == "token ids" else 1
+    return float(template or 0) + opening
 
 
-def cacheable_tokens(requests: Requests, template: float, block_tokens: int = 1) -> Floats:
+def cacheable_tokens(requests: Requests, common: float, block_tokens: int = 1) -> Floats:
     """Prompt tokens that the server can have cached, at most: those it has read in this level, in whole blocks.
 
-    Every prompt has the template's own `template` tokens, a member of a group the shared prefix after them (not the
+    Every prompt begins with the same `common` tokens. A member of a group has the shared prefix after them (not the
     first one; of several first ones at a time all may miss), a later turn all that was said before, a repeated prompt
     everything. NaN where a later turn's history is not known.
     """
     shared = np.where(_first_of_group(requests), 0.0, requests.shared_tokens)
-    most = template + shared
+    most = common + shared
     before = previous_turn(requests)
     if len(before):
         history = (requests.prompt_tokens + requests.output_tokens)[before]

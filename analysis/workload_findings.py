@@ -45,8 +45,10 @@ def output_length(evidence: Evidence) -> Finding | None:
 def cached_prompts(evidence: Evidence) -> Finding | None:
     """Beyond what the plan lets the server cache. Later turns are left out: their history is cached rightly."""
     requests = evidence.requests
-    template = prompts.template_tokens(evidence.header)
-    most = prompts.cacheable_tokens(requests, prompts.TEMPLATE_TOKENS if template is None else template)
+    common = prompts.common_tokens(evidence.header)
+    most = prompts.cacheable_tokens(requests, prompts.COMMON_TOKENS if common is None else common)
+    # What follows a shared prefix begins with the digits of a number, and two numbers can begin alike.
+    most += np.where(requests.shared_tokens > 0, prompts.BLOCK_TOKENS, 0)
     chosen = evidence.sampled & (requests.prompt_tokens > 0) & (requests.turn == 0)
     total = requests.prompt_tokens[chosen].sum()
     beyond = np.maximum(np.nan_to_num(requests.cached_tokens[chosen]) - most[chosen], 0).sum()

@@ -179,6 +179,7 @@ def test_a_changing_rate_is_not_over_saturated(arrivals: str) -> None:
 def test_little_in_the_open_loop_finds_lost_rows() -> None:
     """A stream hangs through the window: in flight, but never through."""
     hanging = [fakes.row(1000 + i, 1_000 + i, (90_000_000,), phase="warmup") for i in range(3)]
+    assert paced([*fakes.open_loop(), *hanging], ended_by="interrupt")["little"].severity == "warning"
     found = paced([*fakes.open_loop(), *hanging])
     assert found["little"].severity == "error"
     assert "5.8 in flight, but throughput times latency is 2.8" in found["little"].message

@@ -60,11 +60,19 @@ def test_items_of_two_classes_and_of_two_turns_are_not_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "template", "tokens"), [("chat", 7, 7), ("chat", None, None), ("completions", None, 0), ("chat", 0, 0)]
+    ("api", "template", "sent_as", "tokens"),
+    [
+        ("chat", 7, "text", 8),
+        ("chat", None, "text", None),
+        ("chat", 0, None, 1),
+        ("completions", None, "token ids", 0),
+        ("completions", None, "text", 1),
+        ("completions", 1, "text", 2),
+    ],
 )
-def test_template_tokens(api: str, template: int | None, tokens: float | None) -> None:
-    head = fakes.header(api=api, server={"template_tokens": template})
-    assert prompts.template_tokens(msgspec.convert(head, records.Header)) == tokens
+def test_common_tokens(api: str, template: int | None, sent_as: str | None, tokens: float | None) -> None:
+    head = fakes.header(api=api, server={"template_tokens": template, "prompt_as": sent_as})
+    assert prompts.common_tokens(msgspec.convert(head, records.Header)) == tokens
 
 
 def test_cacheable_tokens() -> None:

@@ -63,7 +63,7 @@ def grouped(cached: int, shared: int = 100, groups: int = 2, first: int = 0) -> 
     return [row | one for row, one in zip(fakes.clean(), changes, strict=True)]
 
 
-@pytest.mark.parametrize(("cached", "trips"), [(0, False), (96, False), (104, False), (112, True)])
+@pytest.mark.parametrize(("cached", "trips"), [(0, False), (96, False), (112, False), (128, True)])
 def test_a_shared_prefix_is_cached_rightly(cached: int, trips: bool) -> None:
     found = findings(grouped(cached))
     assert ("cached-prompts" in found) == trips
