@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
+    from analysis.pace import Schedule
     from analysis.quantiles import Distribution
     from analysis.records import Bools, Ended, Header, Planned, Requests
-    from analysis.schedule import Schedule
     from analysis.window import Flow
 
 Severity = Literal["error", "warning", "info"]

@@ -14,7 +14,7 @@ import msgspec
 from analysis import metrics, parts, quantiles, records, validity, window
 from analysis.client_findings import cpu_share
 from analysis.evidence import Evidence, Finding
-from analysis.schedule import Schedule, schedule
+from analysis.pace import Schedule, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

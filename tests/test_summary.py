@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import parts, records, schedule, summary
+from analysis import pace, parts, records, summary
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ def test_a_level_of_the_open_loop(tmp_path: Path) -> None:
     end = fakes.ended(ended_by="schedule", due=601, dropped=1, waited_max=None)
     made = summary.summarize(fakes.write(tmp_path, fakes.open_loop(10, 60), [end], head))
     level = made.levels[0]
-    assert level.schedule == schedule.Schedule(
-        due=601, dropped=1, waited_max=None, rate_per_s=10, achieved_share=0.998336
-    )
+    assert level.schedule == pace.Schedule(due=601, dropped=1, waited_max=None, rate_per_s=10, achieved_share=0.998336)
     assert level.achieved == summary.Achieved(concurrency=2.8, rate_per_s=10)
     assert (made.arrivals, level.concurrency, level.validity) == ("constant", None, "VALID")
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from analysis import records
-from analysis.schedule import Schedule, schedule
+from analysis.pace import Schedule, schedule
 from tests import fakes_run as fakes
 
 
