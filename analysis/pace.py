@@ -20,8 +20,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """`due`, `dropped` (never sent) and `waited_max` (at once, for --max-concurrency) are the run's own counts.
 
     rate_per_s       of the schedule as it was drawn, which is not just the mean of its law
-    achieved_share   of that rate: how long the sent requests should have taken to send over how long they took, times
-                     the share of the due ones that were sent (all, where the level was broken off)
+    achieved_share   of that rate: how long the sent requests should have taken to send over how long they took; or the
+                     share of the due ones that were sent, if that is less (and the level was not broken off)
     """
 
     due: int | None
@@ -38,7 +38,7 @@ def schedule(requests: Requests, ended: Ended | None) -> Schedule:
     share = min(1.0, planned_us / took_us) if took_us > 0 else None
     due, dropped = (None, None) if ended is None else (ended.due, ended.dropped)
     if due and dropped and ended is not None and ended.ended_by not in UNFINISHED:
-        share = (1.0 if share is None else share) * (1 - dropped / due)
+        share = min(1.0 if share is None else share, 1 - dropped / due)
     return Schedule(
         due=due,
         dropped=dropped,

@@ -29,8 +29,9 @@ def test_the_rate_is_that_of_the_draw() -> None:
 def test_sending_late_and_later_costs_the_rate() -> None:
     late = [row | {"sent_us": row["due_us"] * 2} for row in fakes.open_loop()]
     assert of(late).achieved_share == 0.5
-    assert of(late, due=1200, dropped=600).achieved_share == 0.25
-    assert of(late, due=1200, dropped=600, ended_by="interrupt").achieved_share == 0.5
+    assert of(late, due=1200, dropped=600).achieved_share == 0.5  # those were the last, and late is what they are
+    assert of(late, due=2400, dropped=1800).achieved_share == 0.25
+    assert of(late, due=2400, dropped=1800, ended_by="interrupt").achieved_share == 0.5
     first_late = [row | {"sent_us": row["due_us"] + (5_000 if row["index"] == 0 else 0)} for row in fakes.open_loop()]
     assert of(first_late).achieved_share == 1.0
 
