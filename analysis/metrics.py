@@ -3,6 +3,8 @@
 Rules
 - One value per request, in the order of the rows; NaN where the request has none. ITL is pooled, one value per gap.
 - TTFT and E2E count from due, E2E ends at the last output event (not where the stream was closed).
+- A user who left after the first token has a TTFT and no E2E: `answered` chooses the rows of the first, ok of the rest.
+  One who left before it has none, though it would have been a long one: the finding `left` says what that may hide.
 - Tokens are those that arrived. Reasoning that the server counted but did not stream is in the usage, not in a rate.
 """
 
@@ -38,6 +40,16 @@ def ttfat_ms(requests: Requests) -> Floats:
 def e2e_ms(requests: Requests) -> Floats:
     """Last output event - due."""
     return (requests.sent_us + _event_us(requests, _last(requests)) - requests.due_us) / 1e3
+
+
+def e2e_sent_ms(requests: Requests) -> Floats:
+    """Last output event - sent."""
+    return _event_us(requests, _last(requests)) / 1e3
+
+
+def answered(requests: Requests) -> Bools:
+    """Measured requests whose TTFT counts: the ok ones, and those whose users left after the first token."""
+    return requests.measured & (requests.ok | (requests.left & (requests.events > 0)))
 
 
 def itl_ms(requests: Requests, chosen: Bools) -> Floats:
@@ -122,10 +134,10 @@ def per_event(requests: Requests, chosen: Bools) -> float | None:
     return float(visible[chosen].sum() / requests.events[chosen].sum()) if chosen.any() else None
 
 
-def cached_share(requests: Requests, chosen: Bools) -> float | None:
-    """Prompt tokens that came from the prefix cache, of those of the chosen requests where the server tells."""
-    chosen = chosen & ~np.isnan(requests.cached_tokens) & (requests.prompt_tokens > 0)
-    return float(requests.cached_tokens[chosen].sum() / requests.prompt_tokens[chosen].sum()) if chosen.any() else None
+def share_of_prompts(requests: Requests, tokens: Floats, chosen: Bools) -> float | None:
+    """`tokens`, such as those from the prefix cache, of the prompt tokens of the chosen requests that know both."""
+    chosen = chosen & ~np.isnan(tokens) & (requests.prompt_tokens > 0)
+    return float(tokens[chosen].sum() / requests.prompt_tokens[chosen].sum()) if chosen.any() else None
 
 
 def bound_share(requests: Requests, chosen: Bools) -> float | None:

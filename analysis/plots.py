@@ -211,13 +211,23 @@ def _subtitle(summary: Summary) -> str:
         f"{text} {way}" for text, way in ((summary.workload.input, "in"), (summary.workload.output, "out")) if text
     ]
     workload = f"{summary.workload.name} ({', '.join(lengths)})" if lengths else summary.workload.name
-    return f"{workload}  ·  {_host(summary.target)}"
+    law = (summary.arrivals or "").split(":")[0]  # not its file
+    arrivals = [f"{law} arrivals"] if law else []
+    return "  ·  ".join([workload, *arrivals, _host(summary.target)])
 
 
 def _note(levels: Sequence[Level]) -> str:
     """What the labels are, and what is not as it seems."""
-    rates = any(level.rate_per_s is not None for level in levels)
-    parts = [f"Labels: {'requests per second sent' if rates else 'concurrent requests'}."]
+    if any(level.speed is not None for level in levels):
+        what = "speed of the trace's replay"
+    elif any(level.rate_per_s is not None for level in levels):
+        what = "requests per second due"
+    else:
+        what = "concurrent requests"
+    parts = [f"Labels: {what}."]
+    classes = dict.fromkeys(part.name for level in levels for part in level.classes)
+    if classes:
+        parts.append(f"Over all classes ({', '.join(classes)}).")
     events = max((level.tokens.per_event for level in levels if level.tokens.per_event is not None), default=1.0)
     if events > MULTI_TOKEN:
         parts.append(f"ITL is between events, which carry up to {events:.2g} tokens.")

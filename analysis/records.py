@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# History of the run format. 1: the first.
+# History of the run format. 1: the first. What came later without a break is absent in older runs, and read as none:
+#   rows      class, item, group, shared_tokens, turn, session, left    mixes, data sets, conversations, leaving users
+#   levels    due, dropped, waited_max, ended_by "schedule"             the open loop
+#   header    arrivals, workload.classes, levels[].speed                laws of arrival, mixes, traces
 FORMAT = 1
 
 Floats = npt.NDArray[np.float64]
@@ -27,19 +30,34 @@ Strings = npt.NDArray[np.str_]
 RowType = TypeVar("RowType")
 
 
+class WorkloadClass(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    weight: float | None = None
+    input: str | None = None
+    output: str | None = None
+    slo: Any = None
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     input: str | None = None
     output: str | None = None
     digest: str | None = None
+    classes: tuple[WorkloadClass, ...] = ()
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A level that the run meant to measure: `concurrency` in the closed loop, `rate_per_s` in the open one."""
+    """A level that the run meant to measure: `concurrency` in the closed loop, `rate_per_s` in the open one (mean of
+    the schedule), at `speed` times a trace's own."""
 
     level: int
     concurrency: int | None = None
     rate_per_s: float | None = None
+    speed: float | None = None
+
+    @property
+    def open_loop(self) -> bool:
+        return self.rate_per_s is not None or self.speed is not None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +70,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     api: str
     workload: Workload
+    arrivals: str | None = None  # law of the open loop
     seed: int
     slo: Any = None
     clock: Literal["kernel", "user"]
@@ -66,7 +85,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of levels.jsonl; times in microseconds since the run's start."""
+    """A row of levels.jsonl; times in microseconds since the run's start.
+
+    Of the open loop: `due` requests were scheduled in the level, of those `dropped` never sent; at most `waited_max`
+    of them waited at once for --max-concurrency (None: no such cap).
+    """
 
     level: int
     start_us: int
@@ -74,6 +97,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: str
     cpu_us: int | None = None
     clock_step_us: int | None = None
+    due: int | None = None
+    dropped: int | None = None
+    waited_max: int | None = None
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -104,6 +130,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from: str | None = None
     want_input_tokens: int | None = None
     want_output_tokens: int | None = None
+    class_name: str | None = msgspec.field(name="class", default=None)
+    item: int | None = None  # place in the data set
+    group: int | None = None  # of those that share a prefix
+    shared_tokens: int = 0
+    turn: int = 0
+    session: int | None = None  # index of the conversation's first turn; the next turn has the next index
+    left: bool = False  # cancelled by its user, not by the end of the level
 
     def __post_init__(self) -> None:
         if self.events_tokens is not None and len(self.events_tokens) != len(self.events_us):
@@ -140,6 +173,13 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from: Strings
     want_input_tokens: Floats
     want_output_tokens: Floats
+    class_name: Strings
+    item: Floats
+    group: Floats
+    shared_tokens: Floats
+    turn: Floats
+    session: Floats
+    left: Bools
     messages: dict[str, str]  # of each kind of error, the message of the first request that had it
 
     @property
@@ -161,7 +201,8 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cancelled(self) -> Bools:
-        return np.strings.equal(self.status, "cancelled")
+        """Cut by the end of the level; users who left are apart."""
+        return np.strings.equal(self.status, "cancelled") & ~self.left
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,9 +214,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 _NUMBERS = (
     "due_us", "sent_us", "end_us", "answer_event", "bounds", "read_lag_us", "prompt_tokens", "output_tokens",
-    "reasoning_tokens", "cached_tokens", "want_input_tokens", "want_output_tokens",
+    "reasoning_tokens", "cached_tokens", "want_input_tokens", "want_output_tokens", "item", "group", "shared_tokens",
+    "turn", "session", "left",
 )  # fmt: skip
-_WORDS = ("phase", "status", "tokens_from", "error")
+_WORDS = ("phase", "status", "tokens_from", "error", "class_name")
 
 
 class _Columns:
@@ -194,7 +236,7 @@ class _Columns:
         values = (getattr(row, name) for name in _NUMBERS)
         self.numbers.extend(np.nan if value is None else value for value in values)
         kind = "" if row.error is None else row.error.kind
-        self.words += map(sys.intern, (row.phase, row.status, row.tokens_from or "", kind))
+        self.words += map(sys.intern, (row.phase, row.status, row.tokens_from or "", kind, row.class_name or ""))
         shares = row.events_tokens
         self.events_us.append(np.array(row.events_us, np.int64))
         self.events_tokens.append(
@@ -211,6 +253,7 @@ class _Columns:
         numbers = np.array(self.numbers, np.float64).reshape(-1, len(_NUMBERS))[order].T
         words = np.array(self.words, np.str_).reshape(-1, len(_WORDS))[order].T
         columns: dict[str, Any] = dict(zip((*_NUMBERS, *_WORDS), (*numbers, *words), strict=True))
+        columns["left"] = (columns["left"] == 1) & (columns["status"] == "cancelled")
         columns["due_us"] = np.where(np.isnan(columns["due_us"]), columns["sent_us"], columns["due_us"])
         events_us = [self.events_us[i] for i in order]
         return Requests(
@@ -224,6 +267,21 @@ class _Columns:
 
 
 NO_REQUESTS = _Columns().requests()
+_NOT_BY_ROW = ("starts", "events_us", "events_tokens", "messages")
+
+
+def subset(requests: Requests, chosen: Bools) -> Requests:
+    """The chosen rows, with their events."""
+    whole = {name: getattr(requests, name) for name in Requests.__struct_fields__}
+    inside = np.repeat(chosen, requests.events)
+    columns = {name: values[chosen] for name, values in whole.items() if name not in _NOT_BY_ROW}
+    return Requests(
+        starts=np.concatenate(([0], np.cumsum(requests.events[chosen], dtype=np.int64))),
+        events_us=requests.events_us[inside],
+        events_tokens=requests.events_tokens[inside],
+        messages=requests.messages,
+        **columns,
+    )
 
 
 def read(directory: Path, only: int | None = None) -> Run:

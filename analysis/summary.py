@@ -10,10 +10,11 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import numpy as np
 
-from analysis import metrics, quantiles, records, validity, window
-from analysis.validity import Finding
+from analysis import metrics, parts, quantiles, records, validity, window
+from analysis.client_findings import cpu_share
+from analysis.evidence import Evidence, Finding
+from analysis.pace import Schedule, schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,25 +26,14 @@ DIGITS = 6
 SATURATED_GAIN = 0.05  # output tokens/s gained per doubling of the load, of the largest: under it there is no more
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured requests: sent = ok + failed + cancelled."""
-
-    sent: int
-    ok: int
-    failed: int
-    cancelled: int
-    errors: dict[str, int]
-
-
 class Achieved(msgspec.Struct, frozen=True, kw_only=True):
+    """In the window. `rate_per_s` counts every request sent, later turns of a conversation too."""
+
     concurrency: float | None
     rate_per_s: float | None
 
 
-class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    requests_per_s: float | None
-    output_tokens_per_s: float | None
-    total_tokens_per_s: float | None
+class Throughput(parts.Rates, frozen=True, kw_only=True):
     whole_run_output_tokens_per_s: float | None
     per_user_tokens_per_s: float | None
 
@@ -51,17 +41,6 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: float | None
     share: float | None
-
-
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the ok requests. `source` is "usage", "tokenizer", "events", or "mixed"."""
-
-    prompt_mean: float | None
-    output_mean: float | None
-    want_output_mean: float | None
-    source: str | None = msgspec.field(name="from")
-    per_event: float | None
-    cached_share: float | None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,16 +73,21 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A level as in summary.json. `server`, `floors`, `goodput` and `verdicts` are not filled yet."""
+    """A level as in summary.json. `server`, `floors`, `goodput` and `verdicts` are not filled yet.
+
+    `schedule` is of the open loop, `classes` of a mix, `turns` of conversations.
+    """
 
     level: int
     concurrency: int | None
     rate_per_s: float | None
+    speed: float | None
     validity: Literal["VALID", "INVALID"]
     findings: tuple[Finding, ...]
-    requests: Counts
+    requests: parts.Counts
     window_s: float | None
     achieved: Achieved
+    schedule: Schedule | None
     throughput: Throughput
     goodput: Goodput | None
     ttft_ms: quantiles.Distribution
@@ -112,11 +96,20 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     itl_ms: quantiles.Distribution
     tpot_ms: quantiles.Distribution
     e2e_ms: quantiles.Distribution
-    tokens: Tokens
+    tokens: parts.Tokens
+    phases: parts.Phases | None
+    classes: tuple[parts.Part, ...]
+    turns: parts.Turns | None
     verdicts: tuple[Verdict, ...]
     client: Client
     server: None = None
     floors: None = None
+
+
+class RunPhases(parts.Phases, frozen=True, kw_only=True):
+    """Of `level`, the lightest valid one, where least waits in the server's queue."""
+
+    level: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,12 +122,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     api: str
     workload: records.Workload
+    arrivals: str | None
     seed: int
     slo: Any
     clock: Literal["kernel", "user"]
     host: dict[str, Any]
     server: dict[str, Any]
     options: dict[str, Any]
+    phases: RunPhases | None
     levels: tuple[Level, ...]
 
 
@@ -145,22 +140,21 @@ def summarize(directory: Path) -> Summary:
     if run.cut_rows and levels:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
-    facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name != "levels"}
-    return Summary(**facts, levels=tuple(levels))
+    facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in ("phases", "levels")}
+    return Summary(**facts, phases=_lightest(levels), levels=tuple(levels))
 
 
 def summarize_level(run: Run, level: int) -> Level:
     """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
-    requests = run.requests.get(level, records.NO_REQUESTS)
-    planned, ended = run.header.planned(level), run.ended.get(level)
+    header, requests = run.header, run.requests.get(level, records.NO_REQUESTS)
+    planned, ended = header.planned(level), run.ended.get(level)
     tokens = metrics.event_tokens(requests)
-    steady = window.find(requests)
+    steady = window.find(requests, open_loop=planned.open_loop)
     flow = None if steady is None else window.flow(requests, tokens, steady)
-    sampled = requests.measured & requests.ok
-    itl_ms = metrics.itl_ms(requests, sampled)
-    itl = quantiles.distribution(itl_ms)
-    evidence = validity.Evidence(
-        header=run.header, planned=planned, ended=ended, requests=requests, flow=flow, itl_ms=itl_ms, itl=itl
+    whole = parts.whole(requests, tokens, flow, header)
+    kept = schedule(requests, ended) if planned.open_loop else None
+    evidence = Evidence(
+        header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, itl=whole.itl_ms
     )
     found = validity.findings(evidence)
     return _rounded_level(
@@ -168,27 +162,27 @@ def summarize_level(run: Run, level: int) -> Level:
             level=level,
             concurrency=planned.concurrency,
             rate_per_s=planned.rate_per_s,
+            speed=planned.speed,
             validity=validity.validity(found),
             findings=found,
-            requests=_counts(requests),
             window_s=None if flow is None else flow.length_s,
             achieved=Achieved(
                 concurrency=None if flow is None else flow.concurrency,
                 rate_per_s=None if flow is None else flow.starts_per_s,
             ),
+            schedule=kept,
             throughput=_throughput(requests, tokens, flow, planned.concurrency),
             goodput=None,
-            ttft_ms=quantiles.distribution(metrics.ttft_ms(requests)[sampled]),
-            ttft_sent_ms=quantiles.distribution(metrics.ttft_sent_ms(requests)[sampled]),
-            ttfat_ms=quantiles.distribution(metrics.ttfat_ms(requests)[sampled]),
-            itl_ms=itl,
-            tpot_ms=quantiles.distribution(metrics.tpot_ms(requests, tokens)[sampled]),
-            e2e_ms=quantiles.distribution(metrics.e2e_ms(requests)[sampled]),
-            tokens=_tokens(requests),
+            classes=parts.classes(requests, tokens, steady, header),
+            turns=parts.turns(requests, tokens, steady, header),
             verdicts=(),
-            client=_client(run.header, ended, requests),
+            client=_client(header, ended, requests),
+            **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
+
+
+_OF_THE_WHOLE = set(parts.Part.__struct_fields__) - {"name", "throughput"}
 
 
 def write(summary: Summary, path: Path) -> None:
@@ -207,9 +201,11 @@ def exit_code(summary: Summary) -> int:
 
 
 def load(level: Level) -> str:
-    """What the level asked of the server: `8` requests at once, or `4/s`."""
+    """What the level asked of the server: `8` requests at once, `4/s`, or a trace at `2x` its speed."""
     if level.concurrency is not None:
         return str(level.concurrency)
+    if level.speed is not None:
+        return f"{level.speed:g}x"
     return f"level {level.level}" if level.rate_per_s is None else f"{level.rate_per_s:g}/s"
 
 
@@ -230,17 +226,13 @@ def saturated(levels: Sequence[Level]) -> bool:
     return gain < SATURATED_GAIN * max(rate for rate in rates if rate is not None)
 
 
-def _counts(requests: Requests) -> Counts:
-    measured = requests.measured
-    failed = measured & requests.failed
-    kinds, counts = np.unique(requests.error[failed], return_counts=True)
-    return Counts(
-        sent=int(measured.sum()),
-        ok=int((measured & requests.ok).sum()),
-        failed=int(failed.sum()),
-        cancelled=int((measured & requests.cancelled).sum()),
-        errors={str(kind) or "unknown": int(count) for kind, count in zip(kinds, counts, strict=True)},
-    )
+def _lightest(levels: Sequence[Level]) -> RunPhases | None:
+    """Levels of one run are all of one kind: by concurrency, by rate, or by speed."""
+    asked = [level.concurrency or level.speed or level.rate_per_s or math.inf for level in levels]
+    for _, level in sorted(zip(asked, levels, strict=True), key=lambda pair: pair[0]):
+        if level.validity == "VALID" and level.phases is not None:
+            return RunPhases(level=level.level, prefill_share=level.phases.prefill_share, heavy=level.phases.heavy)
+    return None
 
 
 def _throughput(requests: Requests, tokens: Floats, flow: window.Flow | None, users: int | None) -> Throughput:
@@ -255,19 +247,6 @@ def _throughput(requests: Requests, tokens: Floats, flow: window.Flow | None, us
     )
 
 
-def _tokens(requests: Requests) -> Tokens:
-    sampled = requests.measured & requests.ok
-    sources = sorted({str(source) for source in np.unique(requests.tokens_from[sampled])} - {""})
-    return Tokens(
-        prompt_mean=metrics.known_mean(requests.prompt_tokens[sampled]),
-        output_mean=metrics.known_mean(requests.output_tokens[sampled]),
-        want_output_mean=metrics.known_mean(requests.want_output_tokens[sampled]),
-        source=None if not sources else sources[0] if len(sources) == 1 else "mixed",
-        per_event=metrics.per_event(requests, sampled),
-        cached_share=metrics.cached_share(requests, sampled),
-    )
-
-
 def _client(header: records.Header, ended: records.Ended | None, requests: Requests) -> Client:
     read = quantiles.distribution(requests.read_lag_us[requests.measured] / 1e3)
     send = quantiles.distribution(metrics.send_lag_ms(requests)[requests.measured])
@@ -276,7 +255,7 @@ def _client(header: records.Header, ended: records.Ended | None, requests: Reque
         read_lag_ms=ReadLag(p50=read.p50, p99=read.p99, max=read.max),
         send_lag_ms=SendLag(p99=send.p99),
         bound_share=metrics.bound_share(requests, requests.measured),
-        cpu_share=validity.cpu_share(ended),
+        cpu_share=cpu_share(ended),
     )
 
 

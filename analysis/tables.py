@@ -12,10 +12,13 @@ from rich.text import Text
 from analysis import quantiles, summary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from analysis.evidence import Finding
+    from analysis.parts import Counts, Part, Phases
     from analysis.summary import Level, Summary
-    from analysis.validity import Finding
 
 UNKNOWN = "\N{EN DASH}"
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -24,11 +27,14 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def show(run: Summary, console: Console) -> None:
-    """Prints the level table, one footnote for what is null, and the findings."""
+    """Prints what the workload is heavy in, the level table, one footnote for what is null, and the findings."""
     console.print(_line(f"{run.model or UNKNOWN}, {run.workload.name}, {run.target}", "bold"))
     if not run.levels:
         console.print(_line("no request was recorded", _STYLES["error"]))
         return
+    for level in run.levels:
+        if run.phases is not None and level.level == run.phases.level:
+            console.print(_line(_heavy(run.workload.name, level), "dim"))
     table = _table(run)
     console.print(table)
     if any(UNKNOWN in str(cell) for column in table.columns for cell in column.cells):
@@ -52,10 +58,10 @@ def number(value: float | None) -> str:
 
 def _table(run: Summary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    open_loop = any(level.rate_per_s is not None for level in run.levels)
+    leaving = any(level.requests.left for level in run.levels)
     heads = (
-        "rate" if open_loop else "conc.", "ok/\nfailed", "output\ntok/s", "tok/s\n/user", "TTFT ms\np50", "\np99",
-        "ITL ms\np50", "\np99", "E2E ms\np50", "",
+        _load_head(run.levels), "ok/failed\n/left" if leaving else "ok/\nfailed", "output\ntok/s", "tok/s\n/user",
+        "TTFT ms\np50", "\np99", "ITL ms\np50", "\np99", "E2E ms\np50", "",
     )  # fmt: skip
     for head in heads:
         table.add_column(head, justify="right", overflow="fold")
@@ -63,7 +69,7 @@ def _table(run: Summary) -> Table:
         invalid = level.validity == "INVALID"
         cells = (
             summary.load(level),
-            f"{level.requests.ok}/{level.requests.failed}",
+            _counts(level.requests, leaving=leaving),
             number(level.throughput.output_tokens_per_s),
             number(level.throughput.per_user_tokens_per_s),
             number(level.ttft_ms.p50),
@@ -74,7 +80,53 @@ def _table(run: Summary) -> Table:
             "INVALID" if invalid else "",
         )
         table.add_row(*map(Text, cells), style=_STYLES["error"] if invalid else "")
+        for part in _parts(level):
+            table.add_row(*map(Text, _part_cells(part, leaving=leaving)), style=_STYLES["error" if invalid else "info"])
     return table
+
+
+def _load_head(levels: Sequence[Level]) -> str:
+    if any(level.speed is not None for level in levels):
+        return "speed"
+    return "rate" if any(level.rate_per_s is not None for level in levels) else "conc."
+
+
+def _counts(counts: Counts, *, leaving: bool) -> str:
+    return f"{counts.ok}/{counts.failed}" + (f"/{counts.left}" if leaving else "")
+
+
+def _parts(level: Level) -> tuple[Part, ...]:
+    return level.classes + (() if level.turns is None else (level.turns.first, level.turns.later))
+
+
+def _part_cells(part: Part, *, leaving: bool) -> tuple[str, ...]:
+    return (
+        safe(part.name),
+        _counts(part.requests, leaving=leaving),
+        number(part.throughput.output_tokens_per_s),
+        "",
+        number(part.ttft_ms.p50),
+        number(part.ttft_ms.p99),
+        number(part.itl_ms.p50),
+        number(part.itl_ms.p99),
+        number(part.e2e_ms.p50),
+        "",
+    )
+
+
+def _heavy(workload: str, lightest: Level) -> str:
+    """Where the time goes. At a higher load TTFT would be a wait in the server's queue as well."""
+    kind = "concurrency " if lightest.concurrency is not None else "speed " if lightest.speed is not None else ""
+    at = kind + summary.load(lightest)
+    parts = [_where(workload, lightest.phases), *(_where(part.name, part.phases) for part in lightest.classes)]
+    return f"{'; '.join(filter(None, parts))} (at {at}, the lightest valid load; TTFT taken as prefill)"
+
+
+def _where(name: str, phases: Phases | None) -> str:
+    if phases is None:
+        return ""
+    share = phases.prefill_share if phases.heavy == "prefill" else 1 - phases.prefill_share
+    return f"{name}: {phases.heavy}-heavy, {100 * share:.0f} % of the time in {phases.heavy}"
 
 
 def _footnote(levels: tuple[Level, ...]) -> str:

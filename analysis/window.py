@@ -3,7 +3,7 @@
 The window lies between the first and the last start of a measured request: all slots have started before it, and
 the drain comes after it. Requests that start in it are sampled and may finish; everything else is counted by its
 arrival in it, whichever request it belongs to, warm-up requests that still stream included. Failed requests deliver
-nothing.
+nothing. In the open loop later turns of a conversation move no end of it: they go on when no new user comes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from analysis import metrics
+from analysis import metrics, prompts
 
 if TYPE_CHECKING:
     from analysis.records import Bools, Floats, Requests
@@ -39,7 +39,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s      complete answers (their last output event)
     starts_per_s        requests sent
     concurrency         time-average of the requests in flight, from sent to the end of the stream
-    ended, residence_s  requests that left, failed or cut ones too, and the mean time those had been in flight
+    ended, residence_s  requests whose stream ended, failed or cut ones too, and the mean time those had been in flight
+    late_starts, late_ended   requests sent and ended in the second half
+    thinking            time-average of the users between two turns of a conversation, by the turns that start in it
     total_tokens_per_s  with the prompt tokens, counted where the prompt has been read: at the first output event
     peak_tokens_per_s   the fullest of equal parts of at least a second; never under the mean
     """
@@ -50,14 +52,18 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: float
     ended: int
     residence_s: float | None
+    late_starts: int
+    late_ended: int
+    thinking: float
     output_tokens_per_s: float
     peak_tokens_per_s: float
     total_tokens_per_s: float | None
 
 
-def find(requests: Requests) -> Window | None:
+def find(requests: Requests, *, open_loop: bool = False) -> Window | None:
     """From the first measured start to the last; None where there are not two different ones."""
-    starts = requests.sent_us[requests.measured & ~np.isnan(requests.sent_us)]
+    counted = requests.measured & (requests.turn == 0) if open_loop else requests.measured
+    starts = requests.sent_us[counted & ~np.isnan(requests.sent_us)]
     if not len(starts) or starts.min() == starts.max():
         return None
     return Window(start_us=float(starts.min()), end_us=float(starts.max()))
@@ -68,9 +74,11 @@ def flow(requests: Requests, tokens: Floats, window: Window) -> Flow:
     length_s = window.length_s
     sent = ~np.isnan(requests.sent_us)
     last_us = requests.due_us + metrics.e2e_ms(requests) * 1e3
-    left_us = _left_us(requests)
-    spent_us = np.minimum(left_us, window.end_us) - np.maximum(requests.sent_us, window.start_us)
-    ended = window.holds(left_us)
+    ended_us = _ended_us(requests)
+    spent_us = np.minimum(ended_us, window.end_us) - np.maximum(requests.sent_us, window.start_us)
+    ended = window.holds(ended_us)
+    late = Window(start_us=(window.start_us + window.end_us) / 2, end_us=window.end_us)
+    thought_us = prompts.think_us(requests)[window.holds(requests.sent_us)]
     arrived = _arrived(requests, tokens, window)
     parts = max(1, int(length_s))
     output = float(arrived.sum())
@@ -81,7 +89,10 @@ def flow(requests: Requests, tokens: Floats, window: Window) -> Flow:
         starts_per_s=float(np.sum(window.holds(requests.sent_us)) / length_s),
         concurrency=float(np.maximum(spent_us[sent], 0).sum() / 1e6 / length_s),
         ended=int(ended.sum()),
-        residence_s=float((left_us - requests.sent_us)[ended].mean() / 1e6) if ended.any() else None,
+        residence_s=float((ended_us - requests.sent_us)[ended].mean() / 1e6) if ended.any() else None,
+        late_starts=int(late.holds(requests.sent_us).sum()),
+        late_ended=int(late.holds(ended_us).sum()),
+        thinking=float(np.maximum(np.nan_to_num(thought_us), 0).sum() / 1e6 / length_s),
         output_tokens_per_s=output / length_s,
         peak_tokens_per_s=float(arrived.max()) / (length_s / parts),
         total_tokens_per_s=None if prompt is None else (output + prompt) / length_s,
@@ -93,13 +104,13 @@ def whole_run_tokens_per_s(requests: Requests, tokens: Floats) -> float | None:
     sent = requests.sent_us[~np.isnan(requests.sent_us)]
     if not len(sent):
         return None
-    length_s = (np.nanmax(_left_us(requests)) - sent.min()) / 1e6
+    length_s = (np.nanmax(_ended_us(requests)) - sent.min()) / 1e6
     total = float(metrics.tokens_per_request(requests, tokens)[~requests.failed].sum())
     return total / float(length_s) if length_s > 0 else None
 
 
-def _left_us(requests: Requests) -> Floats:
-    """When each request left; NaN for one never sent. A row without an end left at its last event, or at once."""
+def _ended_us(requests: Requests) -> Floats:
+    """When each stream ended; NaN for one never sent. A row without an end ended at its last event, or at once."""
     last_us = requests.due_us + metrics.e2e_ms(requests) * 1e3 - requests.sent_us
     after_us = np.where(np.isnan(requests.end_us), np.nan_to_num(last_us), requests.end_us)
     return requests.sent_us + after_us

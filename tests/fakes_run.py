@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 
-from analysis import records
+from analysis import records, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from analysis.evidence import Finding
+
+SLOTS = 4
 few_examples = settings(deadline=None, max_examples=40)  # each writes and reads a run directory
 
 Row = dict[str, Any]
@@ -71,6 +74,70 @@ def closed_loop(
             phase = "measure" if turn else "warmup"
             rows.append(row(turn * slots + slot, sent_us, stream, phase=phase, **changes))
     return rows
+
+
+def open_loop(
+    per_s: int = 10, seconds: int = 60, took_us: int = 280_000, grows_us: float = 0, lag_us: int = 0, **changes: Any
+) -> list[Row]:
+    """Requests at a constant rate, each sent `lag_us` after it was due; they take `took_us` of nine gaps after a first
+    third, and `grows_us` longer from one to the next. The first second is warm-up."""
+    rows = []
+    for i in range(per_s * seconds):
+        due_us = i * 1_000_000 // per_s
+        took = took_us + int(i * grows_us)
+        stream = [took // 3 + (took - took // 3) * event // 9 for event in range(10)]
+        phase = "warmup" if i < per_s else "measure"
+        rows.append(row(i, due_us + lag_us, stream, due_us=due_us, phase=phase) | changes)
+    return rows
+
+
+def conversations(slots: int = 4, each: int = 20, turns: int = 5, think_us: int = 720_000, **changes: Any) -> list[Row]:
+    """`slots` users, each with `each` conversations one after another, the first of them as warm-up.
+
+    A turn takes 280 ms and 10 tokens; its prompt is 512 tokens and all that was said before, which was cached.
+    """
+    stream = [100_000 + 20_000 * event for event in range(10)]
+    rows = []
+    for slot in range(slots):
+        sent_us = slot * 70_000
+        for number in range(each):
+            session = (number * slots + slot) * turns
+            for turn in range(turns):
+                said = 522 * turn
+                facts = {
+                    "turn": turn, "session": session, "phase": "measure" if number else "warmup",
+                    "prompt_tokens": 512 + said, "cached_tokens": said // 16 * 16, "want_input_tokens": None,
+                }  # fmt: skip
+                rows.append(row(session + turn, sent_us, stream, **(facts | changes)))
+                sent_us += stream[-1] + (think_us if turn < turns - 1 else 0)
+    return rows
+
+
+def mix() -> list[Row]:
+    """Three slots of chat and three of RAG: long prompts, of which each takes two seconds to its first token."""
+    kinds: tuple[Row, ...] = ({"class": "chat"}, {"class": "rag", "prompt_tokens": 8000, "want_input_tokens": 8000})
+    chat = closed_loop(3, each=100, **kinds[0])
+    rag = closed_loop(3, each=20, ttft_us=2_000_000, **kinds[1])
+    return chat + [row | {"index": 1000 + row["index"]} for row in rag]
+
+
+def clean(**changes: Any) -> list[Row]:
+    """A level of four slots without a fault."""
+    return closed_loop(SLOTS, each=100, **changes)
+
+
+def with_some(count: int, **changes: Any) -> list[Row]:
+    """A clean level of 400 with the last `count` requests changed."""
+    rows = clean()
+    return rows[:-count] + [one | changes for one in rows[-count:]]
+
+
+def findings(rows: list[Row], end: Row | None = None, **head: Any) -> dict[str, Finding]:
+    """Of a level of four slots, where `head` says nothing else."""
+    facts = {"levels": [{"level": 0, "concurrency": SLOTS}]} | head
+    with tempfile.TemporaryDirectory() as directory:
+        run = records.read(write(Path(directory), rows, [ended() if end is None else end], header(**facts)))
+    return {finding.code: finding for finding in summary.summarize_level(run, 0).findings}
 
 
 def write(directory: Path, rows: Iterable[Row], ends: Iterable[Row] = (), head: Row | None = None) -> Path:

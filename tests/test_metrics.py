@@ -36,6 +36,7 @@ def test_latencies_count_from_due() -> None:
     assert metrics.ttft_sent_ms(requests).tolist() == [200]
     assert metrics.ttfat_ms(requests).tolist() == [223]
     assert metrics.e2e_ms(requests).tolist() == [253]
+    assert metrics.e2e_sent_ms(requests).tolist() == [250]
     assert metrics.send_lag_ms(requests).tolist() == [3]
     assert itl(requests) == [20, 30]
     assert tpot(requests) == [25]
@@ -120,15 +121,27 @@ def test_a_cut_request_without_usage_has_the_tokens_an_event_of_the_others() -> 
     assert metrics.event_tokens(alone).tolist() == [1, 1]
 
 
+def test_who_left_after_the_first_token_has_answered() -> None:
+    requests = fakes.requests(
+        fakes.row(0),
+        fakes.row(1, status="cancelled", left=True),
+        fakes.row(2, events_us=(), status="cancelled", left=True),
+        fakes.row(3, status="cancelled"),
+        fakes.row(4, status="cancelled", left=True, phase="warmup"),
+        fakes.failed(5),
+    )
+    assert metrics.answered(requests).tolist() == [True, True, False, False, False, False]
+
+
 def test_shares() -> None:
     requests = fakes.requests(
         fakes.row(0, prompt_tokens=100, cached_tokens=50, bounds=1),
         fakes.row(1, prompt_tokens=300, cached_tokens=None, bounds=0),
         fakes.failed(2),
     )
-    assert metrics.cached_share(requests, requests.ok) == 0.5
+    assert metrics.share_of_prompts(requests, requests.cached_tokens, requests.ok) == 0.5
     assert metrics.bound_share(requests, requests.measured) == 0.25
-    assert metrics.cached_share(requests, requests.failed) is None
+    assert metrics.share_of_prompts(requests, requests.cached_tokens, requests.failed) is None
     assert metrics.per_event(requests, requests.failed) is None
     assert metrics.known_mean(requests.prompt_tokens) == 200
     assert metrics.known_mean(requests.prompt_tokens[2:]) is None

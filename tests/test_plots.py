@@ -113,6 +113,34 @@ def test_invalid_levels_are_hollow_and_named(made: Summary) -> None:
     assert np.size(solid.get_xdata()) == 4
 
 
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"rate_per_s": 4.0}, "Labels: requests per second due."),
+        ({"rate_per_s": 4.0, "speed": 2.0}, "Labels: speed of the trace's replay."),
+        ({"concurrency": 3}, "Labels: concurrent requests."),
+    ],
+)
+def test_note_says_what_labels_are(made: Summary, plan: dict[str, float], words: str) -> None:
+    level = (
+        msgspec.structs.replace(made.levels[2], concurrency=None, **plan)
+        if "concurrency" not in plan
+        else made.levels[2]
+    )
+    figure = plots._figure(msgspec.structs.replace(made, levels=(level,)))
+    assert any(words in text.get_text() for text in figure.texts)
+    labels = [child.get_text() for child in figure.axes[0].get_children() if isinstance(child, Annotation)]
+    assert labels == [summary.load(level)]
+
+
+def test_a_mix_is_drawn_as_one_and_says_so(tmp_path: Path) -> None:
+    mixed = summary.summarize(fakes.write(tmp_path, fakes.mix(), [], fakes.header(arrivals="trace:/home/me/day.csv")))
+    words = " ".join(text.get_text() for text in plots._figure(mixed).texts)
+    assert "Over all classes (chat, rag)." in words
+    assert "trace arrivals" in words
+    assert "/home" not in words
+
+
 def test_title_names_model_workload_and_host(made: Summary) -> None:
     secret = msgspec.structs.replace(made, target="https://user:pw@api.example.com:8443/v1?key=k")
     words = " ".join(text.get_text() for text in plots._figure(secret).texts)

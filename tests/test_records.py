@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis import records
 from tests import fakes_run as fakes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_reads_columns_in_the_order_of_index(tmp_path: Path) -> None:
@@ -73,6 +72,63 @@ def test_a_malformed_row_in_the_middle_names_file_and_line(tmp_path: Path, bad: 
     (tmp_path / "requests.jsonl").write_text(f"{good}\n{bad}\n{good}\n")
     with pytest.raises(ValueError, match=r"requests\.jsonl, line 2: "):
         records.read(tmp_path)
+
+
+FIXTURES = Path(__file__).parent / "golden" / "runs"
+
+
+@pytest.mark.parametrize(("name", "rows"), [("first", 6), ("conversations", 12)])
+def test_runs_of_every_shape_so_far_are_read(name: str, rows: int) -> None:
+    run = records.read(FIXTURES / name)
+    assert sum(len(requests.index) for requests in run.requests.values()) == rows
+    assert all(run.ended[level].ended_by for level in run.requests)
+
+
+def test_what_an_older_run_does_not_have_is_read_as_none() -> None:
+    run = records.read(FIXTURES / "first")
+    requests = run.requests[0]
+    assert (run.header.arrivals, run.header.workload.classes, run.ended[0].due) == (None, (), None)
+    assert set(requests.class_name) == {""}
+    assert not (requests.left | (requests.turn > 0) | (requests.shared_tokens > 0)).any()
+    assert np.isnan([requests.item, requests.group, requests.session]).all()
+
+
+def test_a_run_of_the_present_format() -> None:
+    run = records.read(FIXTURES / "conversations")
+    requests = run.requests[0]
+    assert run.header.arrivals == "poisson"
+    assert [kind.name for kind in run.header.workload.classes] == ["chat", "rag"]
+    assert run.header.workload.classes[1].weight == 1
+    assert (run.header.planned(1).speed, run.header.planned(0).open_loop) == (None, True)
+    end = run.ended[0]
+    assert (end.ended_by, end.due, end.dropped, end.waited_max) == ("schedule", 9, 1, 2)
+    assert requests.class_name.tolist()[:4] == ["chat", "chat", "rag", "chat"]
+    assert requests.turn.tolist()[:4] == [0, 1, 0, 0]
+    assert requests.session.tolist()[:2] == [0, 0]
+    assert np.isnan(requests.session[2])
+    assert requests.item[2] == 4
+    assert (requests.group[3], requests.shared_tokens[3]) == (1, 96)
+    assert requests.left.tolist() == [False] * 11 + [True]
+    assert not requests.cancelled.any()
+
+
+def test_left_counts_only_where_the_stream_was_cancelled() -> None:
+    requests = fakes.requests(
+        fakes.row(0, left=True), fakes.row(1, status="cancelled", left=True), fakes.row(2, status="cancelled")
+    )
+    assert requests.left.tolist() == [False, True, False]
+    assert requests.cancelled.tolist() == [False, False, True]
+
+
+@fakes.few_examples
+@given(st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=4).map(sorted), st.booleans()), max_size=9))
+def test_a_subset_is_what_its_rows_alone_would_be(rows: list[tuple[list[int], bool]]) -> None:
+    made = [fakes.row(i, i, events, output_tokens=i) for i, (events, _) in enumerate(rows)]
+    chosen = np.array([inside for _, inside in rows], np.bool_)
+    some = records.subset(fakes.requests(*made), chosen)
+    alone = fakes.requests(*(row for row, inside in zip(made, chosen, strict=True) if inside))
+    for name in records.Requests.__struct_fields__:
+        np.testing.assert_array_equal(getattr(some, name), getattr(alone, name), err_msg=name)
 
 
 def test_unknown_fields_are_tolerated(tmp_path: Path) -> None:

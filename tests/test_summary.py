@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import records, summary
+from analysis import pace, parts, records, summary
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
@@ -23,23 +23,28 @@ LEVEL: dict[str, str | None] = {
     "level": None,
     "concurrency": None,
     "rate_per_s": None,
+    "speed": None,
     "validity": None,
     "findings": None,
-    "requests": "sent ok failed cancelled errors",
+    "requests": "sent ok failed cancelled left errors",
     "window_s": None,
     "achieved": "concurrency rate_per_s",
+    "schedule": None,
     "throughput": (
         "requests_per_s output_tokens_per_s total_tokens_per_s whole_run_output_tokens_per_s per_user_tokens_per_s"
     ),
     "goodput": None,
     **dict.fromkeys(("ttft_ms", "ttft_sent_ms", "ttfat_ms", "itl_ms", "tpot_ms", "e2e_ms"), DISTRIBUTION),
-    "tokens": "prompt_mean output_mean want_output_mean from per_event cached_share",
+    "tokens": "prompt_mean output_mean want_output_mean from per_event cached_share cacheable_share distinct_prompts",
+    "phases": None,
+    "classes": None,
+    "turns": None,
     "verdicts": None,
     "client": "clock read_lag_ms send_lag_ms bound_share cpu_share",
     "server": None,
     "floors": None,
 }
-HEADER = "format loadgen started_at target model api workload seed slo clock host server options levels"
+HEADER = "format loadgen started_at target model api workload arrivals seed slo clock host server options phases levels"
 
 
 def shape_of(level: dict[str, Any]) -> dict[str, str | None]:
@@ -53,6 +58,7 @@ def test_every_field_of_the_contract_is_there(tmp_path: Path, rows: list[Any]) -
     assert " ".join(json.loads(text)) == HEADER
     level = json.loads(text)["levels"][0]
     assert shape_of(level) == LEVEL
+    assert (level["schedule"], level["classes"], level["turns"]) == (None, [], None)
     assert (level["goodput"], level["verdicts"], level["server"], level["floors"]) == (None, [], None, None)
 
 
@@ -62,7 +68,7 @@ def test_known_answers(tmp_path: Path) -> None:
     ends = [fakes.ended(cpu_us=3_000_000)]
     directory = fakes.write(tmp_path, rows, ends, fakes.header(levels=[{"level": 0, "concurrency": 4}]))
     level = summary.summarize(directory).levels[0]
-    counts = summary.Counts(sent=402, ok=400, failed=1, cancelled=1, errors={"rate_limited": 1})
+    counts = parts.Counts(sent=402, ok=400, failed=1, cancelled=1, left=0, errors={"rate_limited": 1})
     assert level.requests == counts
     assert level.validity == "VALID"
     assert level.window_s == pytest.approx(27.93)
@@ -71,9 +77,9 @@ def test_known_answers(tmp_path: Path) -> None:
     assert level.throughput.per_user_tokens_per_s == pytest.approx(level.throughput.output_tokens_per_s / 4, rel=1e-5)
     assert (level.ttft_ms.n, level.ttft_ms.p99, level.e2e_ms.p50, level.tpot_ms.mean) == (400, 100, 280, 20)
     assert (level.itl_ms.n, level.itl_ms.max) == (3600, 20)
-    assert level.tokens == summary.Tokens(
-        prompt_mean=512, output_mean=10, want_output_mean=10, source="usage", per_event=1, cached_share=0
-    )
+    assert (level.tokens.prompt_mean, level.tokens.output_mean, level.tokens.want_output_mean) == (512, 10, 10)
+    assert (level.tokens.source, level.tokens.per_event, level.tokens.distinct_prompts) == ("usage", 1, 402)
+    assert (level.tokens.cached_share, level.tokens.cacheable_share) == (0, 0)
     assert level.client.read_lag_ms == summary.ReadLag(p50=0.02, p99=0.02, max=0.02)
     assert level.client.cpu_share == 0.1
 
@@ -83,6 +89,56 @@ def test_open_loop_divides_by_the_requests_in_flight(tmp_path: Path) -> None:
     level = summary.summarize(fakes.write(tmp_path, fakes.closed_loop(4, each=20), [], head)).levels[0]
     assert level.throughput.per_user_tokens_per_s == pytest.approx(10 / 0.28, rel=0.01)
     assert summary.load(level) == "4/s"
+
+
+def test_a_level_of_the_open_loop(tmp_path: Path) -> None:
+    head = fakes.header(levels=[{"level": 0, "rate_per_s": 10.0}], arrivals="constant")
+    end = fakes.ended(ended_by="schedule", due=601, dropped=1, waited_max=None)
+    made = summary.summarize(fakes.write(tmp_path, fakes.open_loop(10, 60), [end], head))
+    level = made.levels[0]
+    assert level.schedule == pace.Schedule(due=601, dropped=1, waited_max=None, rate_per_s=10, achieved_share=0.998336)
+    assert level.achieved == summary.Achieved(concurrency=2.8, rate_per_s=10)
+    assert (made.arrivals, level.concurrency, level.validity) == ("constant", None, "VALID")
+
+
+def test_a_mix_and_conversations(tmp_path: Path) -> None:
+    level = summary.summarize(fakes.write(tmp_path / "a", fakes.mix())).levels[0]
+    assert [part.name for part in level.classes] == ["chat", "rag"]
+    assert sum(part.requests.ok for part in level.classes) == level.requests.ok
+    level = summary.summarize(fakes.write(tmp_path / "b", fakes.conversations())).levels[0]
+    assert level.turns is not None
+    assert level.turns.first.requests.ok + level.turns.later.requests.ok == level.requests.ok
+
+
+def test_phases_are_those_of_the_lightest_valid_level(tmp_path: Path) -> None:
+    rows, ends, plans = [], [], []
+    for level, (slots, ttft_us) in enumerate(((8, 900_000), (1, 50_000), (2, 100_000))):
+        made = fakes.closed_loop(slots, each=12, ttft_us=ttft_us, level=level)
+        if slots == 1:
+            made = [row | {"status": "failed", "error": {"kind": "empty", "message": ""}} for row in made]
+        rows += made
+        ends.append(fakes.ended(level))
+        plans.append({"level": level, "concurrency": slots})
+    result = summary.summarize(fakes.write(tmp_path, rows, ends, fakes.header(levels=plans)))
+    assert [level.phases and level.phases.heavy for level in result.levels] == ["prefill", None, "decode"]
+    assert result.phases == summary.RunPhases(level=2, prefill_share=0.357143, heavy="decode")
+    assert summary.summarize(fakes.write(tmp_path / "none", [])).phases is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        ({"concurrency": 8}, "8"),
+        ({"rate_per_s": 4.0}, "4/s"),
+        ({"rate_per_s": 0.25}, "0.25/s"),
+        ({"rate_per_s": 3.7, "speed": 2.0}, "2x"),
+        ({"speed": 0.5}, "0.5x"),
+        ({}, "level 0"),
+    ],
+)
+def test_load_names_what_was_asked(tmp_path: Path, plan: dict[str, Any], text: str) -> None:
+    head = fakes.header(levels=[{"level": 0} | plan])
+    assert summary.load(summary.summarize(fakes.write(tmp_path, [fakes.row()], [], head)).levels[0]) == text
 
 
 def test_sources_of_counts_are_named(tmp_path: Path) -> None:
@@ -149,13 +205,26 @@ awkward_rows = st.lists(
         {
             "events_us": st.lists(st.integers(0, 10**7), max_size=5).map(sorted),
             "status": st.sampled_from(["ok", "failed", "cancelled"]),
+            "left": st.booleans(),
+            "class": st.sampled_from(["a", "b", None]),
+            "turn": st.integers(0, 2),
             "phase": st.sampled_from(["warmup", "measure"]),
             "sent_us": st.none() | st.integers(0, 10**7),
             "due_us": st.none() | st.integers(0, 10**7),
             "end_us": st.none() | st.integers(0, 10**7),
             "tokens_from": st.none() | st.sampled_from(["usage", "tokenizer", "events"]),
             **dict.fromkeys(
-                ("prompt_tokens", "output_tokens", "reasoning_tokens", "cached_tokens", "bounds", "read_lag_us"),
+                (
+                    "item",
+                    "group",
+                    "session",
+                    "prompt_tokens",
+                    "output_tokens",
+                    "reasoning_tokens",
+                    "cached_tokens",
+                    "bounds",
+                    "read_lag_us",
+                ),
                 st.none() | st.integers(0, 1000),
             ),
         }
@@ -177,7 +246,8 @@ def test_any_rows_give_strict_json_in_any_order(
     shuffler.shuffle(made)
     assert summary.summarize(fakes.write(directory, made, [fakes.ended()])) == first
     for level in first.levels:
-        assert level.requests.sent == level.requests.ok + level.requests.failed + level.requests.cancelled
+        counts = level.requests
+        assert counts.sent == counts.ok + counts.failed + counts.cancelled + counts.left
         assert level.requests.ok or level.validity == "INVALID"
 
 

@@ -80,6 +80,40 @@ def test_large_numbers_fit_80_columns_or_fold_but_are_never_cut(tmp_path: Path) 
         assert number in text
 
 
+def test_a_mix_has_a_line_for_each_class(tmp_path: Path) -> None:
+    head = fakes.header(workload={"name": "both"}, levels=[{"level": 0, "concurrency": 6}])
+    text = shown(summary.summarize(fakes.write(tmp_path, fakes.mix(), [], head)), width=300)
+    assert "both: prefill-heavy, 70 % of the time in prefill; chat: decode-heavy, 64 % of the time in decode;" in text
+    assert "(at concurrency 6, the lightest valid load; TTFT taken as prefill)" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert [line[:2] for line in lines if line and line[0] in ("6", "chat", "rag")] == [
+        ["6", "360/0"],
+        ["chat", "300/0"],
+        ["rag", "60/0"],
+    ]
+
+
+def test_conversations_have_a_line_for_later_turns(tmp_path: Path) -> None:
+    text = shown(summary.summarize(fakes.write(tmp_path, fakes.conversations())))
+    assert "first turns" in text
+    assert "later turns" in text
+
+
+@pytest.mark.parametrize(
+    ("plan", "head"), [({"rate_per_s": 4.0}, "rate"), ({"rate_per_s": 4.0, "speed": 2.0}, "speed")]
+)
+def test_what_the_first_column_is(tmp_path: Path, plan: dict[str, Any], head: str) -> None:
+    made = summary.summarize(fakes.write(tmp_path, fakes.clean(), [], fakes.header(levels=[{"level": 0} | plan])))
+    assert f"\n {head} " in shown(made)
+
+
+def test_users_who_left_have_a_place_of_their_own(tmp_path: Path) -> None:
+    rows = fakes.with_some(9, status="cancelled", left=True)
+    text = shown(summary.summarize(fakes.write(tmp_path, rows)))
+    assert "391/0/9" in text
+    assert "ok/failed" in text
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -42,6 +42,33 @@ def test_window_lies_between_measured_starts() -> None:
     assert found == Window(start_us=10, end_us=70)
 
 
+def test_in_the_open_loop_later_turns_move_no_end_of_the_window() -> None:
+    rows = [fakes.row(0, 10), fakes.row(1, 70), fakes.row(2, 900, turn=1, session=1)]
+    requests = fakes.requests(*rows)
+    assert window.find(requests, open_loop=True) == Window(start_us=10, end_us=70)
+    assert window.find(requests) == Window(start_us=10, end_us=900)
+
+
+def test_an_open_loop_without_ramp_has_its_exact_rates() -> None:
+    requests = fakes.requests(*fakes.open_loop(per_s=10, seconds=60, took_us=280_000))
+    steady = window.find(requests, open_loop=True)
+    assert steady == Window(start_us=1_000_000, end_us=59_900_000)
+    flow = window.flow(requests, metrics.event_tokens(requests), steady)
+    assert flow.starts_per_s == pytest.approx(10)
+    assert flow.requests_per_s == pytest.approx(10)
+    assert flow.concurrency == pytest.approx(2.8)
+    assert flow.output_tokens_per_s == pytest.approx(100, rel=0.01)
+    assert (flow.late_starts, flow.late_ended, flow.thinking) == (295, 295, 0)
+
+
+def test_thinking_users_are_counted_by_the_turns_that_start() -> None:
+    _, flow, _ = flow_of(fakes.conversations(slots=4, each=20, turns=5, think_us=720_000))
+    assert flow is not None
+    cycle_s = 5 * 0.28 + 4 * 0.72
+    assert flow.concurrency == pytest.approx(4 * 5 * 0.28 / cycle_s, rel=0.01)
+    assert flow.thinking == pytest.approx(4 * 4 * 0.72 / cycle_s, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "rows",
     [

@@ -1,0 +1,54 @@
+"""What the checks of a level look at, and what they find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from analysis.pace import Schedule
+    from analysis.quantiles import Distribution
+    from analysis.records import Bools, Ended, Header, Planned, Requests
+    from analysis.window import Flow
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    code: str
+    severity: Severity
+    message: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one level. `flow` is None where there is no window, `schedule` in the closed loop; `itl` is of
+    the ok requests."""
+
+    header: Header
+    planned: Planned
+    ended: Ended | None
+    requests: Requests
+    flow: Flow | None
+    schedule: Schedule | None
+    itl: Distribution
+
+    @property
+    def sampled(self) -> Bools:
+        return self.requests.measured & self.requests.ok
+
+    @property
+    def steady_schedule(self) -> bool:
+        """Whether requests come at one rate throughout, by the schedule."""
+        changing = (self.header.arrivals or "").startswith(("ramp", "trace"))
+        return self.planned.open_loop and self.planned.speed is None and not changing
+
+    @property
+    def cap(self) -> object:
+        """--max-concurrency, as the user gave it."""
+        return self.header.options.get("max_concurrency")
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
