@@ -29,8 +29,8 @@ from loadgen.sending import Client
 from loadgen.settings import Settings
 from loadgen.sim import child
 from loadgen.workers import Workers
-from workloads import lengths
-from workloads.plan import Workload, digest
+from workloads.plan import digest
+from workloads.workload import Workload, input_text, mean_output, output_text
 
 _LOOKED_AHEAD = 1000  # requests whose lengths are held against the server's limit before any load
 _OTHER_FILES = 64  # besides one for each stream
@@ -141,7 +141,7 @@ class _Sweep:
 
     async def run(self, plans: list[LevelPlan], load: Load | Workers) -> None:
         first_s, token_s = self._server.request_tokens_s
-        request_s = first_s + token_s * lengths.mean(self._settings.workload.output)
+        request_s = first_s + token_s * mean_output(self._settings.workload)
         for plan in plans:
             await self._reset_prefix_cache()
             self._took_us = self._ended_well = 0
@@ -220,9 +220,9 @@ def _check_lengths(settings: Settings, server: Server) -> None:
     if limit is None:
         return
     ahead = itertools.islice(planned(settings, server, salt="", level=0), _LOOKED_AHEAD)
-    longest = max(ahead, key=lambda request: request.want_input_tokens + request.want_output_tokens)
-    if longest.want_input_tokens + longest.want_output_tokens > limit:
-        asked = f"{longest.want_input_tokens} input and {longest.want_output_tokens} output tokens"
+    input_tokens, output_tokens = max(((r.want_input_tokens or 0, r.want_output_tokens) for r in ahead), key=sum)
+    if input_tokens + output_tokens > limit:
+        asked = f"{input_tokens} input and {output_tokens} output tokens"
         hint = "choose shorter --input or --output"
         raise Unusable(f"a request of {asked} is over the server's limit of {limit} (max_model_len): {hint}")
 
@@ -245,8 +245,8 @@ def _header(settings: Settings, target: Target, server: Server, *, salt: str, st
         api=server.dialect.api,
         workload={
             "name": workload.name,
-            "input": str(workload.input),
-            "output": str(workload.output),
+            "input": input_text(workload.classes[0]),
+            "output": output_text(workload.classes[0]),
             "digest": digest(workload, seed=settings.seed, api=server.dialect.api),
         },
         levels=[LevelPlan(level, concurrency) for level, concurrency in enumerate(settings.concurrency)],

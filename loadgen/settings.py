@@ -10,7 +10,7 @@ from loadgen.endpoint import Access
 from loadgen.exchange import Limits
 from loadgen.levels import Until
 from loadgen.sse import LINE_LIMIT_BYTES
-from workloads.plan import Workload
+from workloads.workload import Workload
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ def test_every_flag_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
         ),
     )  # fmt: skip
     assert (chosen.concurrency, chosen.max_rps, chosen.seed, chosen.tokenizer) == ((3, 5), 2.0, 7, Path("t.json"))
-    assert (str(chosen.workload.input), str(chosen.workload.output)) == ("100", "uniform:5..9")
+    assert (str(chosen.workload.classes[0].input), str(chosen.workload.classes[0].output)) == ("100", "uniform:5..9")
     assert (chosen.model, chosen.api, chosen.extra, chosen.out) == ("m", "completions", {"temperature": 0}, Path("o"))
     assert chosen.access.headers == (("X-A", "1"), ("X-B", "2"))
     assert (chosen.access.api_key, chosen.access.api_key_env) == ("sk-1", "MY_KEY")

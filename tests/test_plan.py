@@ -1,19 +1,22 @@
+import hashlib
+import json
 from itertools import islice
-from math import log
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.lengths import LONGEST, mean, parse
-from workloads.plan import LEVEL_REQUESTS, Workload, digest, load, override, presets, requests
+from workloads.lengths import LONGEST, Lengths, Pairs, parse
+from workloads.plan import LEVEL_REQUESTS, digest, requests
 from workloads.request import Request
 from workloads.tokens import Vocabulary, guess
+from workloads.workload import Class, Workload, load, override, presets
 
-SMALL = Workload(name="small", input=parse("uniform:1..60"), output=parse("lognormal:20,1"))
+PLAIN = Class(input=parse("uniform:1..60"), output=parse("lognormal:20,1"))
+SMALL = Workload(name="small", classes=(PLAIN,))
 IDS = msgspec.structs.replace(guess(), ids=tuple(range(500, 900)))
 TEMPLATE = msgspec.structs.replace(guess(), base_tokens=12, words=guess().words[:50])
 
@@ -41,7 +44,7 @@ def test_the_same_arguments_give_the_same_requests(seed: int, salt: str, level: 
 @settings(deadline=None, max_examples=20)
 @given(seeds, levels)
 def test_lengths_depend_on_seed_and_level_only(seed: int, level: int) -> None:
-    def wants(plan: list[Request]) -> list[tuple[int, int]]:
+    def wants(plan: list[Request]) -> list[tuple[int | None, int]]:
         return [(request.want_input_tokens, request.want_output_tokens) for request in plan]
 
     here = wants(take(50, seed=seed, level=level))
@@ -63,7 +66,8 @@ def test_prompts_are_as_long_as_wanted_and_never_empty() -> None:
         assert len(request.prompt) == request.want_input_tokens
     for request in take(500, vocabulary=TEMPLATE):
         assert isinstance(request.prompt, str)
-        assert TEMPLATE.base_tokens + request.prompt.count(" ") == max(request.want_input_tokens, TEMPLATE.base_tokens)
+        tokens = TEMPLATE.base_tokens + request.prompt.count(" ")
+        assert tokens == max(request.want_input_tokens or 0, TEMPLATE.base_tokens)
         assert request.prompt.split()
 
 
@@ -110,86 +114,87 @@ def test_misuse_is_refused_at_once() -> None:
         requests(SMALL, guess(), seed=0, salt="s", level=0, as_ids=True)
 
 
-def test_the_digest_tells_plans_apart() -> None:
-    digests = [
-        digest(SMALL, seed=0, api="chat"),
-        digest(SMALL, seed=1, api="chat"),
-        digest(SMALL, seed=0, api="completions"),
-        digest(override(SMALL, input="512"), seed=0, api="chat"),
-        digest(override(SMALL, output="512"), seed=0, api="chat"),
-    ]
-    assert len(set(digests)) == len(digests)
-    assert digests[0] == "e45835b9da693b0fd95ceed9b460be9cc2690a0a63a92de40b788794a943f009"
-    assert digest(msgspec.structs.replace(SMALL, name="x", description="y"), seed=0, api="chat") == digests[0]
-
-
-@pytest.mark.parametrize("name", presets())
-def test_presets_load(name: str) -> None:
-    workload = load(name)
-    assert workload.name == name
-    assert workload.description
-
-
-def test_the_chat_preset_is_fitted_as_it_says() -> None:
-    chat = load("chat")
-    z = np.array([0, 1.2816, 2.3263])
-    sigmas = np.arange(0.2, 1.5, 0.001)
-    for law, average, quantiles in [(chat.input, 1155, [1020, 2734, 4142]), (chat.output, 211, [129, 424, 601])]:
-        error = [((log(average) - s**2 / 2 + z * s - np.log(quantiles)) ** 2).sum() for s in sigmas]
-        assert law.parameters[1] == pytest.approx(sigmas[np.argmin(error)], abs=0.006)
-        assert mean(law) == pytest.approx(average, rel=0.001)
-
-
-def written(folder: Path, text: str) -> str:
-    path = folder / "mine.toml"
-    path.write_text(text)
-    return str(path)
-
-
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    workload = load(written(tmp_path, 'input = 512\noutput = "normal:64,8"\n'))
-    assert workload == Workload(name="mine", input=parse("512"), output=parse("normal:64,8"))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('input = 1\noutput = 1\noutputs = "2"', "outputs"),
-        ("input = 1", "output"),
-        ("input = 1\noutput = 1.5", r"\$.output"),
-        ("input = 1\noutput = true", r"\$.output"),
-        ('input = 1\noutput = "uniform:9..3"', "output: length 'uniform:9..3': .*uniform:3..9"),
-        ("input = 0\noutput = 1", "input: length '0': .*at least 1"),
-        ("input = ", "mine.toml"),
-        ("", "input"),
-    ],
-)
-def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says) as caught:
-        load(written(tmp_path, text))
-    assert "mine.toml: " in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"absent.toml: No such file"):
-        load(str(tmp_path / "absent.toml"))
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"binary.toml: "):
-        load(str(tmp_path / "binary.toml"))
-    with pytest.raises(ValueError, match="no workload 'chatt': expected chat"):
-        load("chatt")
-
-
-def test_override_leaves_the_rest_and_names_what_is_wrong() -> None:
-    assert override(SMALL) == SMALL
-    assert override(SMALL, output="7") == msgspec.structs.replace(SMALL, output=parse("7"))
-    with pytest.raises(ValueError, match="output: length 'x'"):
-        override(SMALL, output="x")
-
-
 def test_the_longest_length_makes_a_prompt() -> None:
     huge = override(SMALL, input=str(LONGEST))
     prompt = next(requests(huge, guess(), seed=0, salt="s", level=0)).prompt
     assert isinstance(prompt, str)
     assert prompt.count(" ") + 1 == LONGEST
+
+
+def test_the_digest_tells_plans_apart(tmp_path: Path) -> None:
+    """Of each thing that decides what is sent."""
+
+    def of(one: Class = PLAIN, **arguments: Any) -> str:
+        facts: dict[str, Any] = {"seed": 0, "api": "chat"}
+        return digest(Workload(name="w", classes=(one,)), **(facts | arguments))
+
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("hi\n")
+    changes: list[dict[str, Any]] = [
+        {"input": parse("512")},
+        {"output": parse("512")},
+        {"input": Lengths("file", values=(1, 2), file="f")},
+        {"input": Lengths("file", values=(1, 3), file="f")},
+        {"input": None, "output": None, "pairs": Pairs("p", (1,), (2,))},
+        {"input": None, "output": None, "dataset": prompts},
+        {"input": None, "output": None, "dataset": prompts, "repeat": True},
+        {"shared_prefix": 64},
+        {"shared_prefix": 64, "groups": 2},
+        {"shared_prefix": 64, "groups": 2, "zipf": 1.0},
+        {"turns": parse("2")},
+        {"turns": parse("2"), "think_ms": parse("5")},
+        {"leave_share": 0.1, "leave_after_ms": parse("5")},
+        {"leave_share": 0.1, "leave_after_ms": parse("6")},
+        {"name": "a"},
+    ]
+    digests = [
+        of(),
+        of(seed=1),
+        of(api="completions"),
+        of(arrivals="poisson"),
+        of(arrivals="gamma:3"),
+        of(trace_digest="ab"),
+        *(of(msgspec.structs.replace(PLAIN, **change)) for change in changes),
+        digest(Workload(name="w", classes=(PLAIN, PLAIN)), seed=0, api="chat"),
+    ]
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_digest_knows_files_by_what_they_hold(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("one", "two"):
+        path = tmp_path / name
+        path.write_text("hi\n")
+        workload = Workload(name=name, description=name, classes=(Class(dataset=path, slo=(name,)),))
+        trace = f"trace:{path}"
+        digests.add(digest(workload, seed=0, api="chat", arrivals=trace, trace_digest="ab"))
+    assert len(digests) == 1
+    classes = (Class(input=Lengths("file", values=(1, 2), file=name), output=parse("1")) for name in ("one", "two"))
+    assert len({digest(Workload(name="w", classes=(one,)), seed=0, api="chat") for one in classes}) == 1
+
+
+GOLDEN = Path(__file__).parent / "golden" / "plans.json"
+
+
+def golden() -> dict[str, Any]:
+    """The digest of each preset, and its first requests on a server that counts nothing."""
+    found = {}
+    for name in presets():
+        workload = load(name)
+        plan = islice(requests(workload, guess(), seed=0, salt="", level=0), 5)
+        found[name] = {
+            "digest": digest(workload, seed=0, api="chat"),
+            "requests": [
+                [
+                    *(r.want_input_tokens, r.want_output_tokens, r.group),
+                    hashlib.sha256(str(r.prompt).encode()).hexdigest()[:16],
+                ]
+                for r in plan
+            ],
+        }
+    return found
+
+
+def test_presets_send_the_same_on_any_machine() -> None:
+    """Where this fails on purpose, raise _PLAN_FORMAT and write the file again."""
+    assert golden() == json.loads(GOLDEN.read_text())

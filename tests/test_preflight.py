@@ -17,7 +17,8 @@ from loadgen.record import Secrets
 from tests.fakes_api import Api, answer, listening, on_uvloop, refusal
 from tests.fakes_client import nothing_leaks
 from tests.fakes_tls import certificates, little_trust
-from workloads.plan import load, override, requests
+from workloads.plan import requests
+from workloads.workload import load, override
 
 __all__ = ["little_trust"]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from workloads.text import prompt_text, text_prompts
+from workloads.text import prompt, text_prompts
 from workloads.tokens import FEWEST_WORDS, CalibrationFailed, Vocabulary, calibrate, guess
 from workloads.words import WORDS
 
@@ -146,4 +146,4 @@ async def test_prompts_are_exact_by_a_real_tokenizer(vocab_size: int, sentencepi
     assert len(vocabulary.words) >= 32
     prompts = text_prompts(vocabulary, seed=0, salt="run")
     for tokens in [*range(vocabulary.base_tokens, 60), 128, 1024, 4000]:
-        assert await count(prompt_text(prompts, tokens, number=tokens)) == tokens
+        assert await count(prompt(prompts, tokens, number=tokens)) == tokens

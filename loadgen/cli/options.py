@@ -99,7 +99,7 @@ def settings(target: str, options: Options) -> "Settings":
     from loadgen.levels import DEFAULT_UNTIL, Until
     from loadgen.settings import Settings
     from loadgen.sse import LINE_LIMIT_BYTES
-    from workloads import plan
+    from workloads.workload import load, override
 
     if not target.startswith("sim:"):
         parse_target(target)
@@ -123,7 +123,7 @@ def settings(target: str, options: Options) -> "Settings":
             "--concurrency", values.levels, DEFAULT_LEVELS if options.concurrency is None else options.concurrency
         ),
         until=until,
-        workload=plan.override(plan.load(options.workload), options.input, options.output),
+        workload=override(load(options.workload), options.input, options.output),
         api=_choice("--api", options.api, ("chat", "completions")),
         model=options.model,
         extra={} if options.body is None else values.body(options.body),

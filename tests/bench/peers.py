@@ -18,8 +18,9 @@ import httpx
 import msgspec
 
 from loadgen.pacing import stagger_s
-from workloads.plan import Workload, load, override, requests
+from workloads.plan import requests
 from workloads.tokens import guess
+from workloads.workload import Workload, load, override
 
 TOKENS = 100  # of each prompt, and of each answer
 KEY = 95  # characters of a prompt that the truth server keeps
