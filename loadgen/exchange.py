@@ -1,8 +1,7 @@
 """One request to one row.
 
-    send     a POST whose response gathers in `Arrivals`; the caller's wait ends with the stream, before any parsing
-    parse    in slices between the socket reads: when the stream has ended, or another 64 KiB have gathered
-    judge    ok, failed with a kind, or cancelled; then the row goes out
+    send     a POST whose response goes to an `Answer` as it arrives; the caller's wait ends with the stream
+    judge    ok, failed with a kind, or cancelled; then the row goes out, in slices between the socket reads
 
 Time limits: `connect` is the transport's. `first` runs until the first output event: comments and role events do not
 satisfy it. `idle` runs from any byte to the next. `total` runs from the send to the end.
@@ -11,8 +10,7 @@ satisfy it. `idle` runs from any byte to the next. `total` runs from the send to
 import asyncio
 import re
 import ssl
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import httpx
 import msgspec
@@ -26,7 +24,6 @@ from loadgen.slices import Slices
 from workloads.request import Request
 
 _SHOWN_CHARS = 100  # of a header, in a message
-_STEP_BYTES = 4096  # parsed before the slice looks at the clock
 _SSE_LINE = re.compile(rb"(\xef\xbb\xbf)?\s*(:|(data|event|id|retry)\b)")
 
 
@@ -59,8 +56,7 @@ class Exchange:
         self._due_ns = due_ns  # wall clock; None: due when it is sent
         self._begun_ns = 0
         self._answer = Answer(wire.line_limit_bytes, keep_text=wire.count_text is not None)
-        self._arrivals = Arrivals(lambda: wire.slices.submit(self._parse()))
-        self._unparsed: deque[tuple[int, bytes]] = deque()
+        self._arrivals = Arrivals(self._answer.feed)
         self._failure: Failure | None = None
         self._watch: _Watch | None = None  # while the answer is awaited
         self._cancelled = False
@@ -68,7 +64,7 @@ class Exchange:
     async def run(self) -> bool:
         """Send, and wait for the end of the stream; the row follows by itself. Raises only CancelledError.
 
-        False if it is plain already, before anything is parsed, that the request failed.
+        False if it is plain already that the request failed.
         """
         loop = asyncio.get_running_loop()
         self._begun_ns = wall_ns()
@@ -82,7 +78,7 @@ class Exchange:
                     self._watch = None
                     watch.stop()
         except TimeoutError:
-            pass  # a time limit, and the watch has set the failure; or the answer is broken
+            pass  # a time limit, and the watch has set the failure
         except httpx.HTTPError as error:
             self._failure = _transport_failure(error)
             error.__traceback__ = None  # it holds this frame, which holds it
@@ -92,15 +88,10 @@ class Exchange:
             self._cancelled = True
             raise
         finally:
-            if not self._arrivals.ended:  # it was in flight until now, if it was sent at all
-                self._arrivals.give_up(wall_ns() if self._arrivals.sent_ns else 0)
-            self._wire.slices.submit(self._finish())
+            if self._arrivals.sent_ns and not self._arrivals.ended:  # given up: it was in flight until now
+                self._arrivals.end_ns = wall_ns()
+            self._wire.slices.submit(self._finish)
         return self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
-
-    def has_output(self) -> bool:
-        for _ in self._parse():
-            pass
-        return bool(self._answer.events_ns)
 
     def overdue(self, now_ns: int) -> tuple[Failure | None, float]:
         """The time limit that has passed, if one has; and the seconds until the next could."""
@@ -111,7 +102,7 @@ class Exchange:
         if since_sent_s >= limits.total_s:
             return Failure("timeout_total", f"not ended within {limits.total_s:g} s"), 0
         left_s = limits.total_s - since_sent_s
-        if arrivals.headers_ns is None or not self.has_output():
+        if arrivals.headers_ns is None or not self._answer.events_ns:
             if since_sent_s >= limits.first_s:
                 return Failure("timeout_first", f"no output within {limits.first_s:g} s"), 0
             left_s = min(left_s, limits.first_s - since_sent_s)
@@ -127,22 +118,7 @@ class Exchange:
     def expire(self, failure: Failure) -> None:
         self._failure = failure
 
-    def _parse(self) -> Iterator[None]:
-        # Several of these may be under way for one long stream: they share what is left, so the order stays.
-        self._unparsed.extend(self._arrivals.take())
-        parsed_bytes = 0
-        while self._unparsed:
-            stamp_ns, chunk = self._unparsed.popleft()
-            self._answer.feed(stamp_ns, chunk)
-            if self._answer.broken is not None and self._watch is not None:  # its rest may have no end
-                self._watch.end()
-            parsed_bytes += len(chunk)
-            if parsed_bytes >= _STEP_BYTES:
-                parsed_bytes = 0
-                yield
-
-    def _finish(self) -> Iterator[None]:
-        yield from self._parse()
+    def _finish(self) -> None:
         self._answer.close()
         self._wire.emit(self._row())
 
@@ -228,7 +204,6 @@ class _Watch:
         self._exchange = exchange
         self._cut = cut
         self._loop = loop
-        self._ended = False
         self._timer = loop.call_later(exchange.overdue(0)[1], self._look)
 
     def _look(self) -> None:
@@ -237,11 +212,6 @@ class _Watch:
             self._timer = self._loop.call_later(left_s + 0.001, self._look)
         else:
             self._exchange.expire(failure)
-            self.end()
-
-    def end(self) -> None:
-        if not self._ended:  # once: a timeout that expires cannot be moved any more
-            self._ended = True
             self._cut.reschedule(self._loop.time())
 
     def stop(self) -> None:

@@ -74,7 +74,11 @@ async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) ->
         async with asyncio.timeout(None) as grace:
             async for chunk in response.aiter_bytes():
                 arrivals.last_ns = wall_ns()
-                if arrivals.add(arrivals.last_ns, chunk):
+                said = arrivals.feed(arrivals.last_ns, chunk)
+                if said == "broken":
+                    arrivals.finish(arrivals.last_ns, httpx.RemoteProtocolError("the answer cannot be read"))
+                    return
+                if said == "done":
                     grace.reschedule(asyncio.get_running_loop().time() + END_MARKER_GRACE_S)
     except TimeoutError:  # ended by its marker
         arrivals.finish(arrivals.last_ns)

@@ -1,11 +1,11 @@
 """Work that must not stand between a socket and its read: done in slices of about a millisecond, in order.
 
-A job is an iterator: each step is a small piece of work. Between slices the event loop serves its sockets.
+A job is a small piece of work. Between slices the event loop serves its sockets.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from loadgen.clock import mono_ns
 
@@ -15,11 +15,11 @@ SLICE_NS = 1_000_000
 class Slices:
     def __init__(self, after_slice: Callable[[], None] | None = None) -> None:
         self._after_slice = after_slice
-        self._jobs: deque[Iterator[None]] = deque()
+        self._jobs: deque[Callable[[], None]] = deque()
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
-    def submit(self, job: Iterator[None]) -> None:
+    def submit(self, job: Callable[[], None]) -> None:
         """Raises what an earlier job or `after_slice` raised: nothing is done any more then, a full disk for one."""
         if self._task.done():
             self._task.result()
@@ -50,7 +50,5 @@ class Slices:
     def _slice(self) -> None:
         until_ns = mono_ns() + SLICE_NS
         while self._jobs and mono_ns() < until_ns:
-            for _ in self._jobs[0]:
-                if mono_ns() >= until_ns:
-                    return
+            self._jobs[0]()
             self._jobs.popleft()

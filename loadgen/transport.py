@@ -1,7 +1,7 @@
 """An httpx transport whose response bytes carry kernel time stamps: a pool without a cap over `Connection`.
 
     sent      the first byte of a request is handed to the kernel on a connection that is ready
-    post      the load's way: the head is made once, and each body chunk lies in `Arrivals` with its stamp
+    post      the load's way: the head is made once, and each body chunk goes to `Arrivals` with its stamp
     errors    httpx.ConnectTimeout, ConnectError (its cause is an ssl.SSLError where TLS failed), ReadError,
               RemoteProtocolError, ReadTimeout (control requests only: an exchange keeps its own time limits)
 
@@ -22,6 +22,7 @@ import msgspec
 from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
 from loadgen.connection import SO_TIMESTAMPNS, Connection, reason
+from loadgen.reader import Reader
 from loadgen.tls import Tls
 
 _Place = tuple[str, str, int]  # scheme, host, port
@@ -51,7 +52,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._addresses: dict[tuple[str, int], list[_Address]] = {}
         # The kernel starts stamping lazily, for the whole host, with the first socket that asks: keep one that asks.
         self._keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        _ask_for_stamps(self._keeper)
+        self._stamped = _ask_for_stamps(self._keeper)
+        self._reader: Reader | None = None  # of the loop on which the first connection is made
         self.connections_opened = 0
 
     async def post(self, post: Post, body: bytes, arrivals: Arrivals, connect_s: float | None) -> None:
@@ -61,18 +63,21 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
-        arrivals = Arrivals()
+        chunks: list[bytes] = []
+        arrivals = Arrivals(lambda _, chunk: chunks.append(chunk))
         limits = request.extensions.get("timeout", {})
         message = b"%s\r\n%s" % (_head(request, request.headers.raw), body)
         async with _read_limit(limits.get("read")):
             connect_s = limits.get("connect")
             connection = await self._send(_place(request.url), message, arrivals, connect_s, arrivals.wait_headers)
-        stream = _Body(connection, arrivals, limits.get("read"))
+        stream = _Body(connection, arrivals, chunks, limits.get("read"))
         return httpx.Response(arrivals.status, headers=arrivals.headers, stream=stream)
 
     async def aclose(self) -> None:
         for connection in list(self._open):
             connection.close()
+        if self._reader is not None:
+            self._reader.close()
         self._keeper.close()
 
     async def _send(
@@ -133,7 +138,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
             with contextlib.suppress(KeyError, ValueError):
                 self._idle[place].remove(connection)
 
-        connection = Connection(sock, tls, offer, forget)
+        self._reader = self._reader or Reader(self._stamped)
+        connection = Connection(sock, self._reader, tls, offer, forget)
         self._open.add(connection)
         return connection
 
@@ -189,15 +195,16 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, connection: Connection, arrivals: Arrivals, read_s: float | None) -> None:
+    def __init__(self, connection: Connection, arrivals: Arrivals, chunks: list[bytes], read_s: float | None) -> None:
         self._connection = connection
         self._arrivals = arrivals
+        self._chunks = chunks
         self._read_s = read_s
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async with _read_limit(self._read_s):
             await self._arrivals.wait_end()
-        for _, chunk in self._arrivals.take():
+        for chunk in self._chunks:
             yield chunk
         if self._arrivals.error is not None:
             raise self._arrivals.error
@@ -216,9 +223,12 @@ async def _read_limit(seconds: float | None) -> AsyncIterator[None]:
         raise httpx.ReadTimeout(f"no answer within {seconds:g} s") from None
 
 
-def _ask_for_stamps(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # another system: the user clock stands in, and the result says so
+def _ask_for_stamps(sock: socket.socket) -> bool:
+    try:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:  # another system: the user clock stands in, and the result says so
+        return False
+    return True
 
 
 def _port(url: httpx.URL) -> int:
