@@ -19,6 +19,7 @@ class Arrivals:
         "end_ns",
         "ended",
         "error",
+        "fault",
         "feed",
         "headers",
         "headers_ns",
@@ -44,6 +45,7 @@ class Arrivals:
         self.retries = 0
         self.ended = False
         self.error: httpx.TransportError | None = None
+        self.fault: Exception | None = None  # of ours, while the answer was taken in: it ends the run
         self._awaiter: asyncio.Future[None] | None = None
 
     def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
@@ -57,12 +59,18 @@ class Arrivals:
             self._awaiter.set_result(None)
 
     async def wait_headers(self) -> None:
+        """Raises `fault`."""
         while self.headers_ns is None and not self.ended:
             await self._wait()
+        if self.fault is not None:
+            raise self.fault
 
     async def wait_end(self) -> None:
+        """Raises `fault`."""
         while not self.ended:
             await self._wait()
+        if self.fault is not None:
+            raise self.fault
 
     async def _wait(self) -> None:
         self._awaiter = asyncio.get_running_loop().create_future()

@@ -6,7 +6,8 @@ Rules:
 - The stamp is that of the last segment in the read (SO_TIMESTAMPNS). Without one, the time of the read stands in, and
   is counted.
 - One request at a time. When its message is complete the connection is offered for reuse before anyone is woken.
-- Whatever goes wrong ends the request's `Arrivals` with an httpx error, and the connection with it.
+- Whatever goes wrong ends the request's `Arrivals` with an httpx error, and the connection with it. A fault of ours is
+  raised where the answer is awaited: nobody would see it here, and the request would hang until its time limit.
 """
 
 import asyncio
@@ -26,13 +27,17 @@ from loadgen.tls import Tls
 
 SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
 READ_BYTES = 65536
-SMALL_READ_BYTES = 464  # a bytes object of this size comes from Python's own allocator, which shrinks it for less
+SMALL_READ_BYTES = (
+    464  # tried first: an object of this size comes from Python's own allocator, which shrinks it for less
+)
 HEAD_LIMIT_BYTES = 262_144
 END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker before it is taken as ended
 
 _CONTROL_BYTES = socket.CMSG_SPACE(16)
 _unpack = struct.Struct("qq").unpack
 _TABLE_BYTES = 4096
+
+_Control = list[tuple[int, int, bytes]]
 
 
 def _chunk_begins() -> list[tuple[bytes, ...]]:
@@ -63,7 +68,6 @@ class Connection:
         self._fd = sock.fileno()
         self._reader = reader
         self._recvmsg = sock.recvmsg
-        self._read_bytes = SMALL_READ_BYTES
         self._tls = tls
         self._on_idle = on_idle
         self._on_closed = on_closed
@@ -71,7 +75,7 @@ class Connection:
         self._arrivals: Arrivals | None = None
         self._unsent = memoryview(b"")
         self._parts: list[bytes] = []
-        self._head_bytes = 0
+        self._head_bytes = 0  # read since the answer began, or since its last body byte: headers or trailers
         self._after_chunk = False  # the last thing parsed was a chunk's end
         self._between_chunks = False
         self._until_close = False
@@ -149,14 +153,15 @@ class Connection:
 
     def _on_readable(self) -> None:
         try:
-            data, control, _, _ = self._recvmsg(self._read_bytes, _CONTROL_BYTES)
+            data, control, _, _ = self._recvmsg(SMALL_READ_BYTES, _CONTROL_BYTES)
+            if len(data) == SMALL_READ_BYTES:
+                data, control = self._with_the_rest(data, control)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lost(error)
             return
         read_ns = wall_ns()
-        self._read_bytes = READ_BYTES if len(data) == self._read_bytes else SMALL_READ_BYTES
         arrivals = self._arrivals
         if not data or arrivals is None:
             self._on_silent_side(read_ns, data)
@@ -170,23 +175,46 @@ class Connection:
         else:
             stamp_ns = read_ns
             arrivals.unstamped_reads += 1
-        if self._tls is not None and not (data := self._decrypted(data)):
-            return
-        size = len(data)
-        if self._between_chunks and size < _TABLE_BYTES and data.startswith(_BEGIN[size]) and data.endswith(b"\r\n"):
-            # One whole chunk, which is not the last: the parser would come to the same, at several times the cost.
-            if said := arrivals.feed(stamp_ns, data[data.index(b"\n") + 1 : -2]):
-                self._heed(said, arrivals)
-        else:
-            self._parse(stamp_ns, data, arrivals)
+        try:
+            if self._tls is not None and not (data := self._decrypted(stamp_ns, data)):
+                return
+            size = len(data)
+            if (
+                self._between_chunks
+                and size < _TABLE_BYTES
+                and data.startswith(_BEGIN[size])
+                and data.endswith(b"\r\n")
+            ):
+                # One whole chunk, which is not the last: the parser would come to the same, at several times the cost.
+                if said := arrivals.feed(stamp_ns, data[data.index(b"\n") + 1 : -2]):
+                    self._stamp_ns = stamp_ns
+                    self._heed(said, arrivals)
+            else:
+                self._parse(stamp_ns, data, arrivals)
+        except Exception as fault:  # noqa: BLE001 - whoever waits for the answer raises it
+            self._arrivals = None
+            self.close()
+            arrivals.fault = fault
+            arrivals.finish(read_ns)
+
+    def _with_the_rest(self, data: bytes, control: _Control) -> tuple[bytes, _Control]:
+        """As one read: cut short, it would have the stamp of a segment whose events it does not hold."""
+        try:
+            more, its_control, _, _ = self._recvmsg(READ_BYTES, _CONTROL_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return data, control
+        except OSError as error:  # the system says it only once
+            self._loop.call_soon(self._lost, error)
+            return data, control
+        return (data + more, its_control) if more else (data, control)
 
     def _on_silent_side(self, read_ns: int, data: bytes) -> None:
         """The end of the connection, or bytes while no answer is awaited: TLS's own, or such as nobody asked for."""
         self._stamp_ns = read_ns
-        if not data or self._tls is None or self._decrypted(data):
+        if not data or self._tls is None or self._decrypted(read_ns, data):
             self._lost(None)
 
-    def _decrypted(self, data: bytes) -> bytes:
+    def _decrypted(self, stamp_ns: int, data: bytes) -> bytes:
         assert self._tls is not None
         try:
             data, ended = self._tls.decrypt(data)
@@ -196,19 +224,18 @@ class Connection:
         self._flush_tls()
         if ended:  # what came with the end is parsed first
             if data and self._arrivals is not None:
-                self._parse(self._arrivals.last_ns, data, self._arrivals)
+                self._parse(stamp_ns, data, self._arrivals)
             self._lost(None)
             return b""
         return data
 
     def _parse(self, stamp_ns: int, data: bytes, arrivals: Arrivals) -> None:
-        """Body bytes go to the arrivals, and the answer may turn out to have ended."""
+        """Body bytes are fed to the arrivals, and the answer may turn out to have ended."""
         self._stamp_ns = stamp_ns
-        if not self._headers_complete:
-            if self._served and stamp_ns < arrivals.sent_ns:  # came after the last answer, and is none to this one
-                self._lost(None)
-                return
-            self._head_bytes += len(data)
+        if not self._headers_complete and self._served and stamp_ns < arrivals.sent_ns:
+            self._lost(None)  # it came after the last answer, and is none to this one
+            return
+        self._head_bytes += len(data)
         failure: httpx.RemoteProtocolError | None = None
         try:
             self._parser.feed_data(data)
@@ -220,14 +247,17 @@ class Connection:
         if failure is not None and self._complete:  # rubbish after the answer spoils the connection only
             self._reusable = False
             failure = None
-        body = b"".join(self._parts)
-        self._parts.clear()
-        said = arrivals.feed(stamp_ns, body) if body else None
+        said: Said = None
+        if self._parts:
+            body = b"".join(self._parts)
+            self._parts.clear()
+            self._head_bytes = 0
+            said = arrivals.feed(stamp_ns, body)
         if self._complete or failure is not None:
             self._end(arrivals, failure)
         elif said is not None:
             self._heed(said, arrivals)
-        elif not self._headers_complete and self._head_bytes > HEAD_LIMIT_BYTES:
+        elif self._head_bytes > HEAD_LIMIT_BYTES:
             self._end(arrivals, httpx.RemoteProtocolError(f"response headers over {HEAD_LIMIT_BYTES} bytes"))
 
     def _heed(self, said: Said, arrivals: Arrivals) -> None:
@@ -287,7 +317,7 @@ class Connection:
             self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._arrivals is not None and not self._complete:
+        if self._arrivals is not None and not self._headers_complete:  # else a trailer
             self._arrivals.headers.append((name, value))
 
     def on_headers_complete(self) -> None:

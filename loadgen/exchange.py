@@ -62,9 +62,10 @@ class Exchange:
         self._cancelled = False
 
     async def run(self) -> bool:
-        """Send, and wait for the end of the stream; the row follows by itself. Raises only CancelledError.
+        """Send, and wait for the end of the stream; the row follows by itself.
 
-        False if it is plain already that the request failed.
+        False if it is plain already that the request failed. Raises CancelledError, and what must end the run: a full
+        disk, a fault of ours.
         """
         loop = asyncio.get_running_loop()
         self._begun_ns = wall_ns()
@@ -86,6 +87,9 @@ class Exchange:
             self._failure = Failure("client", f"{error.strerror or error}")
         except asyncio.CancelledError:
             self._cancelled = True
+            raise
+        except Exception as fault:
+            self._failure = Failure("client", f"a fault of loadgen: {fault!r}"[:_SHOWN_CHARS])
             raise
         finally:
             if self._arrivals.sent_ns and not self._arrivals.ended:  # given up: it was in flight until now

@@ -49,12 +49,13 @@ class Reader:
 
     def _read_together(self) -> None:
         self._pause = self._loop.call_later(_PAUSE_S, self._read_together)
-        if not self._call_ready():  # let the loop wait for the next
+        if not self._call_ready() or len(self._callbacks) < MANY:  # let the loop wait for the next
             self._pause.cancel()
             self._pause = None
             self._loop.add_reader(self._epoll.fileno(), self._read)
 
     def _call_ready(self) -> int:
+        """Each is called once, however much its socket holds: no stream keeps the others waiting."""
         ready = self._epoll.poll(0)
         for file, _ in ready:
             if callback := self._callbacks.get(file):  # else one that was called before has closed it

@@ -1,7 +1,7 @@
 """An httpx transport whose response bytes carry kernel time stamps: a pool without a cap over `Connection`.
 
     sent      the first byte of a request is handed to the kernel on a connection that is ready
-    post      the load's way: the head is made once, and each body chunk goes to `Arrivals` with its stamp
+    post      the load's way: the head is made once, and the body is fed to `Arrivals` with its stamps
     errors    httpx.ConnectTimeout, ConnectError (its cause is an ssl.SSLError where TLS failed), ReadError,
               RemoteProtocolError, ReadTimeout (control requests only: an exchange keeps its own time limits)
 
@@ -19,11 +19,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 import httpx
 import msgspec
 
-from loadgen.arrivals import Arrivals
+from loadgen.arrivals import Arrivals, Said
 from loadgen.clock import wall_ns
 from loadgen.connection import SO_TIMESTAMPNS, Connection, reason
 from loadgen.reader import Reader
 from loadgen.tls import Tls
+
+CONTROL_LIMIT_BYTES = 16 * 2**20  # of the answer to a control request, which is kept whole
 
 _Place = tuple[str, str, int]  # scheme, host, port
 _Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
@@ -63,14 +65,19 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
-        chunks: list[bytes] = []
-        arrivals = Arrivals(lambda _, chunk: chunks.append(chunk))
+        answer = bytearray()
+
+        def keep(_: int, chunk: bytes) -> Said:
+            answer.extend(chunk)
+            return "broken" if len(answer) > CONTROL_LIMIT_BYTES else None
+
+        arrivals = Arrivals(keep)
         limits = request.extensions.get("timeout", {})
         message = b"%s\r\n%s" % (_head(request, request.headers.raw), body)
         async with _read_limit(limits.get("read")):
             connect_s = limits.get("connect")
             connection = await self._send(_place(request.url), message, arrivals, connect_s, arrivals.wait_headers)
-        stream = _Body(connection, arrivals, chunks, limits.get("read"))
+        stream = _Body(connection, arrivals, answer, limits.get("read"))
         return httpx.Response(arrivals.status, headers=arrivals.headers, stream=stream)
 
     async def aclose(self) -> None:
@@ -195,17 +202,18 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, connection: Connection, arrivals: Arrivals, chunks: list[bytes], read_s: float | None) -> None:
+    def __init__(self, connection: Connection, arrivals: Arrivals, answer: bytearray, read_s: float | None) -> None:
         self._connection = connection
         self._arrivals = arrivals
-        self._chunks = chunks
+        self._answer = answer
         self._read_s = read_s
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async with _read_limit(self._read_s):
             await self._arrivals.wait_end()
-        for chunk in self._chunks:
-            yield chunk
+        if len(self._answer) > CONTROL_LIMIT_BYTES:
+            raise httpx.RemoteProtocolError(f"an answer of over {CONTROL_LIMIT_BYTES} bytes")
+        yield bytes(self._answer)
         if self._arrivals.error is not None:
             raise self._arrivals.error
 
