@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from loadgen.arrivals import Said
 from loadgen.dialects import Chunk, NotJsonError, read
 from loadgen.sse import Decoder, LineTooLongError
 
@@ -38,20 +39,25 @@ class Likeness(msgspec.Struct, frozen=True, gc=False):
 
     before: bytes
     after: bytes
+    text_from: int
+    text_to: int  # from the end
 
-    def text(self, chunk: bytes) -> bytes | None:
-        """The text of an event that differs from the first in nothing else; None for any other."""
-        if not (chunk.startswith(self.before) and chunk.endswith(self.after)):
-            return None
-        found = _PLAIN_TEXT.fullmatch(chunk, len(self.before), len(chunk) - len(self.after))
-        return None if found is None else found[0]
+    def covers(self, event: bytes) -> bool:
+        """Whether an event differs from this one in its text alone."""
+        return (
+            event.startswith(self.before)
+            and event.endswith(self.after)
+            and _PLAIN_TEXT.fullmatch(event, self.text_from, len(event) + self.text_to) is not None
+        )
 
 
-def likeness(chunk: bytes, text: str) -> Likeness | None:
+def likeness(event: bytes, text: str) -> Likeness | None:
     """None where it is not plain which part of the event is the text."""
     quoted = msgspec.json.encode(text)
-    before, _, after = chunk.partition(quoted)
-    return Likeness(before + b'"', b'"' + after) if after and quoted not in after else None
+    before, _, after = event.partition(quoted)
+    if not after or quoted in after:
+        return None
+    return Likeness(before + b'"', b'"' + after, len(before) + 1, -len(after) - 1)
 
 
 class Answer:
@@ -78,20 +84,20 @@ class Answer:
         self._compared_at = 0  # events
         self._tries = _MOST_TRIES  # to find such events that others are like
 
-    def feed(self, stamp_ns: int, chunk: bytes) -> None:
+    def feed(self, stamp_ns: int, chunk: bytes) -> Said:
         """Take the bytes of one read, all stamped `stamp_ns`."""
         if self.broken or self._done:
-            return
+            return None
         self._last_ns = stamp_ns
         # What nearly every chunk is, without decoding its JSON again.
-        if self._like is not None and self._decoder.between_events and (text := self._like.text(chunk)) is not None:
+        if (like := self._like) is not None and self._decoder.between_events and like.covers(chunk):
             self.ended = False
             self.events_ns.append(stamp_ns)
             if self._texts is not None:
-                self._texts.append(text.decode("utf-8", "replace"))
+                self._texts.append(chunk[like.text_from : like.text_to].decode("utf-8", "replace"))
             if self._said is not None:
-                self._said.append(text.decode("utf-8", "replace"))
-            return
+                self._said.append(chunk[like.text_from : like.text_to].decode("utf-8", "replace"))
+            return None
         if len(self.sample) < SAMPLE_BYTES:
             self.sample += chunk[: SAMPLE_BYTES - len(self.sample)]
         try:
@@ -101,6 +107,8 @@ class Answer:
             self._take(stamp_ns, events, chunk if alone else None)
         except (LineTooLongError, NotJsonError) as error:
             self.broken = str(error)
+            return "broken"
+        return "done" if self._done else None
 
     def close(self) -> None:
         """The stream has ended: take what its last line holds, where it is whole."""

@@ -1,12 +1,13 @@
 """One HTTP/1.1 connection whose received bytes carry the kernel's time of arrival.
 
 Rules:
-- A read takes what the socket has, stamps it and returns. Nothing in it waits. What cannot end an answer (whole chunks
-  of whole events) is not even parsed there: that is done for many reads at once, when the answer ends or someone asks.
+- A read takes what the socket has, stamps it, hands it on and returns. Nothing in it waits, and what nearly every read
+  is, one chunk that holds one event, costs little more than the read: that is what makes a thousand streams possible.
 - The stamp is that of the last segment in the read (SO_TIMESTAMPNS). Without one, the time of the read stands in, and
   is counted.
 - One request at a time. When its message is complete the connection is offered for reuse before anyone is woken.
-- Whatever goes wrong ends the request's `Arrivals` with an httpx error, and the connection with it.
+- Whatever goes wrong ends the request's `Arrivals` with an httpx error, and the connection with it. A fault of ours is
+  raised where the answer is awaited: nobody would see it here, and the request would hang until its time limit.
 """
 
 import asyncio
@@ -19,26 +20,45 @@ from collections.abc import Callable
 import httptools
 import httpx
 
-from loadgen.arrivals import GATHER_BYTES, Arrivals
+from loadgen.arrivals import Arrivals, Said
 from loadgen.clock import wall_ns
+from loadgen.reader import Reader
 from loadgen.tls import Tls
 
 SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
 READ_BYTES = 65536
+SMALL_READ_BYTES = (
+    464  # tried first: an object of this size comes from Python's own allocator, which shrinks it for less
+)
 HEAD_LIMIT_BYTES = 262_144
 END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker before it is taken as ended
 
 _CONTROL_BYTES = socket.CMSG_SPACE(16)
 _unpack = struct.Struct("qq").unpack
-_EVENT_END = b"}\n\n\r\n"  # of a chunk whose last event is whole and is not the end marker
+_TABLE_BYTES = 4096
+
+_Control = list[tuple[int, int, bytes]]
+
+
+def _chunk_begins() -> list[tuple[bytes, ...]]:
+    """How a read of so many bytes begins if it is one whole chunk: with its line of length, in either case."""
+    begins: list[tuple[bytes, ...]] = [()] * _TABLE_BYTES
+    for length in range(1, _TABLE_BYTES - 8):
+        line = b"%x\r\n" % length
+        begins[len(line) + length + 2] = (line, line.upper())
+    return begins
+
+
+_BEGIN = _chunk_begins()
 
 
 class Connection:
-    """A connected socket on the running loop. `on_idle(connection)` offers it for reuse; `closed` says it is gone."""
+    """A connected socket. `on_idle(connection)` offers it for reuse; `closed` says it is gone."""
 
     def __init__(
         self,
         sock: socket.socket,
+        reader: Reader,
         tls: Tls | None,
         on_idle: Callable[["Connection"], None],
         on_closed: Callable[["Connection"], None],
@@ -46,6 +66,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._fd = sock.fileno()
+        self._reader = reader
         self._recvmsg = sock.recvmsg
         self._tls = tls
         self._on_idle = on_idle
@@ -54,10 +75,7 @@ class Connection:
         self._arrivals: Arrivals | None = None
         self._unsent = memoryview(b"")
         self._parts: list[bytes] = []
-        self._framed: list[tuple[int, bytes]] = []  # stamped reads that wait to be parsed
-        self._framed_bytes = 0
-        self._head_bytes = 0
-        self._in_chunks = False
+        self._head_bytes = 0  # read since the answer began, or since its last body byte: headers or trailers
         self._after_chunk = False  # the last thing parsed was a chunk's end
         self._between_chunks = False
         self._until_close = False
@@ -67,17 +85,15 @@ class Connection:
         self._served = False  # an answer before this one
         self._stamp_ns = 0
         self.closed = False
-        self._loop.add_reader(self._fd, self._on_readable)
+        self._reader.add(self._fd, self._on_readable)
 
     def send(self, message: bytes, arrivals: Arrivals) -> None:
         """Begin one request: `message` is its head and body. The response goes to `arrivals`."""
         self._arrivals = arrivals
-        self._headers_complete = self._complete = self._reusable = self._until_close = self._in_chunks = False
+        self._headers_complete = self._complete = self._reusable = self._until_close = False
         self._after_chunk = self._between_chunks = False
         self._head_bytes = 0
         arrivals.headers = []
-        arrivals.unframe = self._unframe
-        arrivals.hold = self._hold
         if self._tls is not None:
             message = self._tls.encrypt(message)
         arrivals.sent_ns = arrivals.last_ns = wall_ns()
@@ -90,22 +106,14 @@ class Connection:
 
     def close(self) -> None:
         """Close at once, whatever is under way."""
-        if not self.closed:
-            self._unframe()  # what came before is still the answer's, and may end it
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._fd)
+        self._reader.remove(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
         self._on_closed(self)
         del self._parser  # it holds this connection, which holds it
-
-    def _hold(self, on: bool) -> None:
-        if on:
-            self._loop.remove_reader(self._fd)
-        elif not self.closed:
-            self._loop.add_reader(self._fd, self._on_readable)
 
     def _write(self, message: bytes) -> None:
         if self._unsent:  # earlier bytes still wait: keep the order
@@ -144,9 +152,10 @@ class Connection:
             self._lost(error)
 
     def _on_readable(self) -> None:
-        # Once for every token: what is not done here is what makes a thousand streams possible.
         try:
-            data, control, _, _ = self._recvmsg(READ_BYTES, _CONTROL_BYTES)
+            data, control, _, _ = self._recvmsg(SMALL_READ_BYTES, _CONTROL_BYTES)
+            if len(data) == SMALL_READ_BYTES:
+                data, control = self._with_the_rest(data, control)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -166,23 +175,46 @@ class Connection:
         else:
             stamp_ns = read_ns
             arrivals.unstamped_reads += 1
-        if self._tls is not None and not (data := self._decrypted(data)):
-            return
-        if self._in_chunks and data.endswith(_EVENT_END) and data.rfind(b"[DONE]") < 0:
-            self._framed.append((stamp_ns, data))
-            self._framed_bytes += len(data)
-            if self._framed_bytes >= GATHER_BYTES:
-                self._unframe()
-        else:
-            self._feed(stamp_ns, data)
+        try:
+            if self._tls is not None and not (data := self._decrypted(stamp_ns, data)):
+                return
+            size = len(data)
+            if (
+                self._between_chunks
+                and size < _TABLE_BYTES
+                and data.startswith(_BEGIN[size])
+                and data.endswith(b"\r\n")
+            ):
+                # One whole chunk, which is not the last: the parser would come to the same, at several times the cost.
+                if said := arrivals.feed(stamp_ns, data[data.index(b"\n") + 1 : -2]):
+                    self._stamp_ns = stamp_ns
+                    self._heed(said, arrivals)
+            else:
+                self._parse(stamp_ns, data, arrivals)
+        except Exception as fault:  # noqa: BLE001 - whoever waits for the answer raises it
+            self._arrivals = None
+            self.close()
+            arrivals.fault = fault
+            arrivals.finish(read_ns)
+
+    def _with_the_rest(self, data: bytes, control: _Control) -> tuple[bytes, _Control]:
+        """As one read: cut short, it would have the stamp of a segment whose events it does not hold."""
+        try:
+            more, its_control, _, _ = self._recvmsg(READ_BYTES, _CONTROL_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return data, control
+        except OSError as error:  # the system says it only once
+            self._loop.call_soon(self._lost, error)
+            return data, control
+        return (data + more, its_control) if more else (data, control)
 
     def _on_silent_side(self, read_ns: int, data: bytes) -> None:
         """The end of the connection, or bytes while no answer is awaited: TLS's own, or such as nobody asked for."""
         self._stamp_ns = read_ns
-        if not data or self._tls is None or self._decrypted(data):
+        if not data or self._tls is None or self._decrypted(read_ns, data):
             self._lost(None)
 
-    def _decrypted(self, data: bytes) -> bytes:
+    def _decrypted(self, stamp_ns: int, data: bytes) -> bytes:
         assert self._tls is not None
         try:
             data, ended = self._tls.decrypt(data)
@@ -192,38 +224,18 @@ class Connection:
         self._flush_tls()
         if ended:  # what came with the end is parsed first
             if data and self._arrivals is not None:
-                self._feed(self._arrivals.last_ns, data)
+                self._parse(stamp_ns, data, self._arrivals)
             self._lost(None)
             return b""
         return data
 
-    def _unframe(self) -> None:
-        """Parse the reads that wait for it."""
-        framed, self._framed, self._framed_bytes = self._framed, [], 0
-        for stamp_ns, data in framed:
-            end = data.find(b"\r\n")
-            if self._arrivals is None:
-                return
-            if self._between_chunks and data[:end].lower() == b"%x" % (len(data) - end - 4):
-                # One whole chunk: the parser would come to the same, at several times the cost.
-                self._arrivals.add_events(stamp_ns, data[end + 2 : -2])
-            else:
-                self._parse(stamp_ns, data, self._arrivals)
-
-    def _feed(self, stamp_ns: int, data: bytes) -> None:
-        """Parse a read, after those that wait: body bytes go to the arrivals, and the answer may turn out to have
-        ended."""
-        self._unframe()
-        if self._arrivals is not None:
-            self._parse(stamp_ns, data, self._arrivals)
-
     def _parse(self, stamp_ns: int, data: bytes, arrivals: Arrivals) -> None:
+        """Body bytes are fed to the arrivals, and the answer may turn out to have ended."""
         self._stamp_ns = stamp_ns
-        if not self._headers_complete:
-            if self._served and stamp_ns < arrivals.sent_ns:  # came after the last answer, and is none to this one
-                self._lost(None)
-                return
-            self._head_bytes += len(data)
+        if not self._headers_complete and self._served and stamp_ns < arrivals.sent_ns:
+            self._lost(None)  # it came after the last answer, and is none to this one
+            return
+        self._head_bytes += len(data)
         failure: httpx.RemoteProtocolError | None = None
         try:
             self._parser.feed_data(data)
@@ -235,26 +247,29 @@ class Connection:
         if failure is not None and self._complete:  # rubbish after the answer spoils the connection only
             self._reusable = False
             failure = None
-        marked = self._take_parts(arrivals)
+        said: Said = None
+        if self._parts:
+            body = b"".join(self._parts)
+            self._parts.clear()
+            self._head_bytes = 0
+            said = arrivals.feed(stamp_ns, body)
         if self._complete or failure is not None:
             self._end(arrivals, failure)
-        elif marked:
+        elif said is not None:
+            self._heed(said, arrivals)
+        elif self._head_bytes > HEAD_LIMIT_BYTES:
+            self._end(arrivals, httpx.RemoteProtocolError(f"response headers over {HEAD_LIMIT_BYTES} bytes"))
+
+    def _heed(self, said: Said, arrivals: Arrivals) -> None:
+        if said == "broken":
+            self._reusable = False
+            self._end(arrivals, httpx.RemoteProtocolError("the answer cannot be read"))
+        else:
             # Some servers keep the connection open after [DONE]: do not wait for them, but do let a terminating chunk
             # that is on its way keep the connection usable.
             self._loop.call_later(END_MARKER_GRACE_S, self._end_unless_complete, arrivals)
-        elif not self._headers_complete and self._head_bytes > HEAD_LIMIT_BYTES:
-            self._end(arrivals, httpx.RemoteProtocolError(f"response headers over {HEAD_LIMIT_BYTES} bytes"))
-
-    def _take_parts(self, arrivals: Arrivals) -> bool:
-        parts = self._parts
-        if not parts:
-            return False
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
-        return arrivals.add(self._stamp_ns, body)
 
     def _end_unless_complete(self, arrivals: Arrivals) -> None:
-        self._unframe()
         if not arrivals.ended and self._arrivals is arrivals:
             self._arrivals = None
             self.close()
@@ -270,7 +285,6 @@ class Connection:
         arrivals.finish(self._stamp_ns, error)
 
     def _lost(self, error: OSError | None) -> None:
-        self._unframe()
         arrivals = self._arrivals
         self._arrivals = None
         self.close()
@@ -303,7 +317,7 @@ class Connection:
             self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._arrivals is not None and not self._complete:
+        if self._arrivals is not None and not self._headers_complete:  # else a trailer
             self._arrivals.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -314,7 +328,6 @@ class Connection:
         names = {name.lower() for name, _ in arrivals.headers}
         self._until_close = b"content-length" not in names and b"transfer-encoding" not in names
         self._headers_complete = True
-        self._in_chunks = b"transfer-encoding" in names
         arrivals.status = status
         arrivals.headers_ns = self._stamp_ns
         arrivals.wake()

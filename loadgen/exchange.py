@@ -1,9 +1,8 @@
 """One request to one row.
 
-    send     a POST whose response gathers in `Arrivals`; the caller's wait ends with the stream, before any parsing
-    parse    in slices between the socket reads: when the stream has ended, or another 64 KiB have gathered
-    judge    ok, failed with a kind, or cancelled; then the row goes out
-    then     the next turn of a conversation: it has the answer in it, so its maker waits until that is parsed
+    send     a POST whose response goes to an `Answer` as it arrives; the caller's wait ends with the stream
+    judge    ok, failed with a kind, or cancelled; then the row goes out, in slices between the socket reads
+    then     the next turn of a conversation has the answer in it
 
 Time limits: `connect` is the transport's. `first` runs until the first output event: comments and role events do not
 satisfy it. `idle` runs from any byte to the next. `total` runs from the send to the end. A user who leaves cuts the
@@ -14,8 +13,7 @@ import asyncio
 import math
 import re
 import ssl
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import httpx
 import msgspec
@@ -30,7 +28,6 @@ from loadgen.slices import Slices
 from workloads.request import Request
 
 _SHOWN_CHARS = 100  # of a header, in a message
-_STEP_BYTES = 4096  # parsed before the slice looks at the clock
 _SSE_LINE = re.compile(rb"(\xef\xbb\xbf)?\s*(:|(data|event|id|retry)\b)")
 
 
@@ -58,7 +55,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 class Sent(msgspec.Struct, frozen=True):
     """What the load goes on with when a stream has ended."""
 
-    ok: bool  # False: it is plain already, before anything is parsed, that the request failed
+    ok: bool  # False: the request failed
     then: Request | None = None  # the next turn of its conversation, where there is one and this one went well
     then_due_ns: int | None = None  # wall clock
 
@@ -76,18 +73,17 @@ class Exchange:
         self._begun_ns = 0
         self._body = body(wire.dialect, request.prompt, request.want_output_tokens, request.extra)
         self._answer = Answer(wire.line_limit_bytes, wire.count_text is not None, keep_said=request.then is not None)
-        self._arrivals = Arrivals(lambda: wire.slices.submit(self._parse()))
-        self._unparsed: deque[tuple[int, bytes]] = deque()
+        self._arrivals = Arrivals(self._answer.feed)
         self._failure: Failure | None = None
         self._watch: _Watch | None = None  # while the answer is awaited
         self._cancelled = False
-        self._parsed: asyncio.Future[Sent] | None = None  # awaited where another turn follows
 
     async def run(self) -> Sent:
-        """Send, and wait for the end of the stream; the row follows by itself. Raises only CancelledError."""
+        """Send, and wait for the end of the stream; the row follows by itself.
+
+        Raises CancelledError, and what must end the run: a full disk, a fault of ours.
+        """
         loop = asyncio.get_running_loop()
-        if self._request.then is not None:
-            self._parsed = loop.create_future()
         self._begun_ns = wall_ns()
         try:
             if self._leaves_in_s(self._begun_ns) <= 0:  # waited too long for its turn
@@ -102,7 +98,7 @@ class Exchange:
                     self._watch = None
                     watch.stop()
         except TimeoutError:
-            pass  # a time limit, and the failure is set; or the answer is broken
+            pass  # a time limit, and the failure is set
         except httpx.HTTPError as error:
             self._failure = _transport_failure(error)
             error.__traceback__ = None  # it holds this frame, which holds it
@@ -111,19 +107,14 @@ class Exchange:
         except asyncio.CancelledError:
             self._cancelled = True
             raise
+        except Exception as fault:
+            self._failure = Failure("client", f"a fault of loadgen: {fault!r}"[:_SHOWN_CHARS])
+            raise
         finally:
-            if not self._arrivals.ended:  # it was in flight until now, if it was sent at all
-                self._arrivals.give_up(wall_ns() if self._arrivals.sent_ns else 0)
-            self._wire.slices.submit(self._finish())
-        if self._parsed is not None:
-            return await self._wire.slices.result(self._parsed)
-        well = self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
-        return _WELL if well or self._failure is _LEFT else _BADLY
-
-    def has_output(self) -> bool:
-        for _ in self._parse():
-            pass
-        return bool(self._answer.events_ns)
+            if self._arrivals.sent_ns and not self._arrivals.ended:  # given up: it was in flight until now
+                self._arrivals.end_ns = wall_ns()
+            self._wire.slices.submit(self._finish)
+        return self._sent()
 
     def overdue(self, now_ns: int) -> tuple[Failure | None, float]:
         """The time limit that has passed, if one has; and the seconds until the next could."""
@@ -147,7 +138,7 @@ class Exchange:
         if since_sent_s >= limits.total_s:
             return Failure("timeout_total", f"not ended within {limits.total_s:g} s"), 0
         left_s = limits.total_s - since_sent_s
-        if arrivals.headers_ns is None or not self.has_output():
+        if arrivals.headers_ns is None or not self._answer.events_ns:
             if since_sent_s >= limits.first_s:
                 return Failure("timeout_first", f"no output within {limits.first_s:g} s"), 0
             left_s = min(left_s, limits.first_s - since_sent_s)
@@ -163,31 +154,15 @@ class Exchange:
     def expire(self, failure: Failure) -> None:
         self._failure = failure
 
-    def _parse(self) -> Iterator[None]:
-        # Several of these may be under way for one long stream: they share what is left, so the order stays.
-        self._unparsed.extend(self._arrivals.take())
-        parsed_bytes = 0
-        while self._unparsed:
-            stamp_ns, chunk = self._unparsed.popleft()
-            self._answer.feed(stamp_ns, chunk)
-            if self._answer.broken is not None and self._watch is not None:  # its rest may have no end
-                self._watch.end()
-            parsed_bytes += len(chunk)
-            if parsed_bytes >= _STEP_BYTES:
-                parsed_bytes = 0
-                yield
-
-    def _finish(self) -> Iterator[None]:
-        yield from self._parse()
+    def _finish(self) -> None:
         self._answer.close()
-        row = self._row()
-        self._wire.emit(row)
-        if self._parsed is not None and not self._parsed.done():
-            self._parsed.set_result(self._sent(row))
+        self._wire.emit(self._row())
 
-    def _sent(self, row: Row) -> Sent:
-        if row.status != "ok":
-            return _BADLY if row.status == "failed" else _WELL
+    def _sent(self) -> Sent:
+        self._answer.close()
+        status, _ = self._judge()
+        if status != "ok" or self._request.then is None:
+            return _BADLY if status == "failed" else _WELL
         then = next_turn(self._request, self._answer.said(), self._wire.dialect.api)
         return Sent(ok=True, then=then, then_due_ns=self._arrivals.end_ns + then.think_us * 1000)
 
@@ -282,7 +257,6 @@ class _Watch:
         self._exchange = exchange
         self._cut = cut
         self._loop = loop
-        self._ended = False
         self._timer = loop.call_later(exchange.overdue(wall_ns())[1], self._look)
 
     def _look(self) -> None:
@@ -291,11 +265,6 @@ class _Watch:
             self._timer = self._loop.call_later(left_s + 0.001, self._look)
         else:
             self._exchange.expire(failure)
-            self.end()
-
-    def end(self) -> None:
-        if not self._ended:  # once: a timeout that expires cannot be moved any more
-            self._ended = True
             self._cut.reschedule(self._loop.time())
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """The two ways a request of the load goes out: by the stamped transport, and by any other that httpx has.
 
-Either returns when the answer has ended; what came, and when, lies in the `Arrivals`. Raises httpx.HTTPError, OSError.
+Either returns when the answer has ended, and its body has been fed to the `Arrivals`. Raises httpx.HTTPError, OSError.
 """
 
 import asyncio
@@ -56,14 +56,14 @@ def _unstamped(client: Client, url: httpx.URL, connect_s: float) -> Send:
         sent_ns = wall_ns()
         response = await client.send(request, stream=True)
         try:
-            await _gather(response, arrivals, sent_ns)
+            await _read(response, arrivals, sent_ns)
         finally:
             await response.aclose()
 
     return send
 
 
-async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) -> None:
+async def _read(response: httpx.Response, arrivals: Arrivals, sent_ns: int) -> None:
     """Read a response of a transport that does not stamp: the time of the read stands in."""
     arrivals.sent_ns = arrivals.sent_ns or sent_ns
     arrivals.status = response.status_code
@@ -74,7 +74,11 @@ async def _gather(response: httpx.Response, arrivals: Arrivals, sent_ns: int) ->
         async with asyncio.timeout(None) as grace:
             async for chunk in response.aiter_bytes():
                 arrivals.last_ns = wall_ns()
-                if arrivals.add(arrivals.last_ns, chunk):
+                said = arrivals.feed(arrivals.last_ns, chunk)
+                if said == "broken":
+                    arrivals.finish(arrivals.last_ns, httpx.RemoteProtocolError("the answer cannot be read"))
+                    return
+                if said == "done":
                     grace.reschedule(asyncio.get_running_loop().time() + END_MARKER_GRACE_S)
     except TimeoutError:  # ended by its marker
         arrivals.finish(arrivals.last_ns)

@@ -1,7 +1,7 @@
 """An httpx transport whose response bytes carry kernel time stamps: a pool without a cap over `Connection`.
 
     sent      the first byte of a request is handed to the kernel on a connection that is ready
-    post      the load's way: the head is made once, and each body chunk lies in `Arrivals` with its stamp
+    post      the load's way: the head is made once, and the body is fed to `Arrivals` with its stamps
     errors    httpx.ConnectTimeout, ConnectError (its cause is an ssl.SSLError where TLS failed), ReadError,
               RemoteProtocolError, ReadTimeout (control requests only: an exchange keeps its own time limits)
 
@@ -19,10 +19,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 import httpx
 import msgspec
 
-from loadgen.arrivals import Arrivals
+from loadgen.arrivals import Arrivals, Said
 from loadgen.clock import wall_ns
 from loadgen.connection import SO_TIMESTAMPNS, Connection, reason
+from loadgen.reader import Reader
 from loadgen.tls import Tls
+
+CONTROL_LIMIT_BYTES = 16 * 2**20  # of the answer to a control request, which is kept whole
 
 _Place = tuple[str, str, int]  # scheme, host, port
 _Address = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
@@ -51,7 +54,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._addresses: dict[tuple[str, int], list[_Address]] = {}
         # The kernel starts stamping lazily, for the whole host, with the first socket that asks: keep one that asks.
         self._keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        _ask_for_stamps(self._keeper)
+        self._stamped = _ask_for_stamps(self._keeper)
+        self._reader: Reader | None = None  # of the loop on which the first connection is made
         self.connections_opened = 0
 
     async def post(self, post: Post, body: bytes, arrivals: Arrivals, connect_s: float | None) -> None:
@@ -61,18 +65,26 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
-        arrivals = Arrivals()
+        answer = bytearray()
+
+        def keep(_: int, chunk: bytes) -> Said:
+            answer.extend(chunk)
+            return "broken" if len(answer) > CONTROL_LIMIT_BYTES else None
+
+        arrivals = Arrivals(keep)
         limits = request.extensions.get("timeout", {})
         message = b"%s\r\n%s" % (_head(request, request.headers.raw), body)
         async with _read_limit(limits.get("read")):
             connect_s = limits.get("connect")
             connection = await self._send(_place(request.url), message, arrivals, connect_s, arrivals.wait_headers)
-        stream = _Body(connection, arrivals, limits.get("read"))
+        stream = _Body(connection, arrivals, answer, limits.get("read"))
         return httpx.Response(arrivals.status, headers=arrivals.headers, stream=stream)
 
     async def aclose(self) -> None:
         for connection in list(self._open):
             connection.close()
+        if self._reader is not None:
+            self._reader.close()
         self._keeper.close()
 
     async def _send(
@@ -133,7 +145,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
             with contextlib.suppress(KeyError, ValueError):
                 self._idle[place].remove(connection)
 
-        connection = Connection(sock, tls, offer, forget)
+        self._reader = self._reader or Reader(self._stamped)
+        connection = Connection(sock, self._reader, tls, offer, forget)
         self._open.add(connection)
         return connection
 
@@ -189,16 +202,18 @@ class StampedTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, connection: Connection, arrivals: Arrivals, read_s: float | None) -> None:
+    def __init__(self, connection: Connection, arrivals: Arrivals, answer: bytearray, read_s: float | None) -> None:
         self._connection = connection
         self._arrivals = arrivals
+        self._answer = answer
         self._read_s = read_s
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async with _read_limit(self._read_s):
             await self._arrivals.wait_end()
-        for _, chunk in self._arrivals.take():
-            yield chunk
+        if len(self._answer) > CONTROL_LIMIT_BYTES:
+            raise httpx.RemoteProtocolError(f"an answer of over {CONTROL_LIMIT_BYTES} bytes")
+        yield bytes(self._answer)
         if self._arrivals.error is not None:
             raise self._arrivals.error
 
@@ -216,9 +231,12 @@ async def _read_limit(seconds: float | None) -> AsyncIterator[None]:
         raise httpx.ReadTimeout(f"no answer within {seconds:g} s") from None
 
 
-def _ask_for_stamps(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # another system: the user clock stands in, and the result says so
+def _ask_for_stamps(sock: socket.socket) -> bool:
+    try:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:  # another system: the user clock stands in, and the result says so
+        return False
+    return True
 
 
 def _port(url: httpx.URL) -> int:

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 
-from loadgen.arrivals import Arrivals
 from loadgen.transport import StampedTransport, prepare
 from tests.fakes_api import answer, receive, run_on
+from tests.fakes_pair import Kept
 
 
 @contextlib.asynccontextmanager
@@ -22,11 +22,11 @@ async def client(context: ssl.SSLContext | None = None) -> AsyncIterator[httpx.A
         yield made
 
 
-async def post(http: httpx.AsyncClient, url: str, content: bytes = b"{}") -> tuple[Arrivals, bytes]:
+async def post(http: httpx.AsyncClient, url: str, content: bytes = b"{}") -> tuple[Kept, bytes]:
     """One request as an exchange sends it."""
-    arrivals = Arrivals()
+    arrivals = Kept()
     await transport_of(http).post(prepare(http.build_request("POST", url)), content, arrivals, 5)
-    return arrivals, b"".join(chunk for _, chunk in arrivals.take())
+    return arrivals, arrivals.body
 
 
 def transport_of(http: httpx.AsyncClient) -> StampedTransport:

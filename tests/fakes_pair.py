@@ -8,10 +8,29 @@ import struct
 import termios
 from collections.abc import AsyncIterator
 
-from loadgen.arrivals import Arrivals
+from loadgen.arrivals import Arrivals, Feed, Said
 from loadgen.connection import SO_TIMESTAMPNS, Connection
+from loadgen.reader import Reader
 
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+
+
+class Kept(Arrivals):
+    """Keeps the body: (stamp, bytes) of each read. `say` hears it too, and says whether to go on."""
+
+    def __init__(self, say: Feed = lambda *_: None) -> None:
+        chunks: list[tuple[int, bytes]] = []
+
+        def keep(stamp_ns: int, body: bytes) -> Said:
+            chunks.append((stamp_ns, body))
+            return say(stamp_ns, body)
+
+        super().__init__(keep)
+        self.chunks = chunks
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(body for _, body in self.chunks)
 
 
 class Pair:
@@ -22,15 +41,16 @@ class Pair:
         self.server = server
         self.idle: list[Connection] = []
         self.closed: list[Connection] = []
-        self.connection = Connection(client, None, self.idle.append, self.closed.append)
+        self.reader = Reader(stamped=True)
+        self.connection = Connection(client, self.reader, None, self.idle.append, self.closed.append)
 
-    def send(self, message: bytes = REQUEST) -> Arrivals:
-        arrivals = Arrivals()
+    def send(self, message: bytes = REQUEST, say: Feed = lambda *_: None) -> Kept:
+        arrivals = Kept(say)
         self.connection.send(message, arrivals)
         return arrivals
 
     async def deliver(self, *pieces: bytes) -> None:
-        """Each piece is a read of its own."""
+        """Each piece is a read of its own, and a long one is several."""
         for piece in pieces:
             self.sock.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1
@@ -70,4 +90,5 @@ async def pair(*, stamps: bool = True) -> AsyncIterator[Pair]:
         yield made
     finally:
         made.connection.close()
+        made.reader.close()
         server.close()

@@ -359,21 +359,21 @@ def test_a_stream_whose_events_are_all_different_is_not_compared_for_ever(monkey
 
 
 @pytest.mark.parametrize(
-    ("event", "text", "like", "its_text"),
+    ("event", "covered"),
     [
-        (b'{"content":"a"}', "a", b'{"content":"bc"}', b"bc"),
-        (b'{"content":"a"}', "a", b'{"content":"a"}', b"a"),
-        (b'{"content":"a"}', "a", b'{"content":""}', None),
-        (b'{"content":"a"}', "a", b'{"content":"}', None),
-        (b'{"content":"a"}', "a", b'{"content":"b","c":"d"}', None),
-        (b'{"content":"a"}', "a", b'{"content":"b\\"}', None),
-        (b'{"content":"a"}', "a", b'{"content":"b\nc"}', None),
+        (b'{"content":"bc"}', True),
+        (b'{"content":"a"}', True),
+        (b'{"content":""}', False),
+        (b'{"content":"}', False),
+        (b'{"content":"b","c":"d"}', False),
+        (b'{"content":"b\\"}', False),
+        (b'{"content":"b\nc"}', False),
     ],
 )
-def test_likeness(event: bytes, text: str, like: bytes, its_text: bytes | None) -> None:
-    found = likeness(event, text)
+def test_likeness(event: bytes, covered: bool) -> None:
+    found = likeness(b'{"content":"a"}', "a")
     assert found is not None
-    assert found.text(like) == its_text
+    assert found.covers(event) == covered
 
 
 @pytest.mark.parametrize(("event", "text"), [(b'{"a":"x","content":"x"}', "x"), (b'{"content":"\\u0061"}', "a")])

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.arrivals import Arrivals
+from loadgen.answer import Answer
 from loadgen.connection import END_MARKER_GRACE_S, HEAD_LIMIT_BYTES
 from tests.fakes_api import STREAM_HEAD, answer, both_loops, chunked, run_on
 from tests.fakes_pair import REQUEST, pair
 
 DONE = b'data: {"a":1}\n\ndata: [DONE]\n\n'
-
-
-def body_of(arrivals: Arrivals) -> bytes:
-    return b"".join(chunk for _, chunk in arrivals.take())
 
 
 @both_loops
@@ -31,7 +27,7 @@ async def test_an_answer_arrives_with_its_status_headers_and_body() -> None:
         assert arrivals.ended
         assert arrivals.error is None
         assert arrivals.status == 404
-        assert body_of(arrivals) == b"hello"
+        assert arrivals.body == b"hello"
         names = [name for name, _ in arrivals.headers]
         assert names == [b"Content-Type", b"Content-Length", b"X-Empty", b"X-More"]
         assert dict(arrivals.headers)[b"X-Empty"] == b""
@@ -45,20 +41,21 @@ async def test_a_connection_serves_one_request_after_another() -> None:
         for turn in range(50):
             arrivals = p.send()
             await p.deliver(STREAM_HEAD + chunked(b"%d" % turn), b"0\r\n\r\n")
-            assert (arrivals.ended, body_of(arrivals)) == (True, b"%d" % turn)
+            assert (arrivals.ended, arrivals.body) == (True, b"%d" % turn)
         assert len(p.idle) == 50
         assert p.closed == []
 
 
 @both_loops
-async def test_trailers_do_not_reach_the_next_answer() -> None:
+async def test_trailers_are_no_headers_of_this_answer_or_the_next() -> None:
     async with pair() as p:
-        p.send()
+        first = p.send()
         await p.deliver(STREAM_HEAD + chunked(b"a") + b"0\r\nX-Trailer: 1\r\n\r\n")
+        assert (first.ended, first.error, len(first.headers)) == (True, None, 2)
         arrivals = p.send()
         await p.deliver(answer(b"b"))
         assert b"X-Trailer" not in dict(arrivals.headers)
-        assert body_of(arrivals) == b"b"
+        assert arrivals.body == b"b"
 
 
 RESPONSES = {
@@ -91,7 +88,7 @@ def test_an_answer_is_the_same_in_any_split(kind: str, cuts: list[int]) -> None:
             assert arrivals.error is None
             assert arrivals.status == 200
             assert b"Link" not in dict(arrivals.headers)
-            chunks = arrivals.take()
+            chunks = arrivals.chunks
             assert chunks == sorted(chunks, key=lambda chunk: chunk[0])
             assert b"".join(body for _, body in chunks) == b"onedata: two\n\n"
 
@@ -107,7 +104,7 @@ async def test_interim_answers_are_passed_over(interim: bytes) -> None:
         assert arrivals.headers_ns is None
         assert not arrivals.ended
         await p.deliver(answer(b"x"))
-        assert (arrivals.status, dict(arrivals.headers)[b"Content-Length"], body_of(arrivals)) == (200, b"1", b"x")
+        assert (arrivals.status, dict(arrivals.headers)[b"Content-Length"], arrivals.body) == (200, b"1", b"x")
         assert p.idle == [p.connection]
 
 
@@ -117,7 +114,7 @@ async def test_an_answer_without_a_body_ends_with_its_headers(status: bytes) -> 
     async with pair() as p:
         arrivals = p.send()
         await p.deliver(b"HTTP/1.1 %s\r\nX: y\r\n\r\n" % status)
-        assert (arrivals.ended, arrivals.error, body_of(arrivals)) == (True, None, b"")
+        assert (arrivals.ended, arrivals.error, arrivals.body) == (True, None, b"")
         assert p.idle == [p.connection]
 
 
@@ -131,7 +128,7 @@ async def test_bytes_after_an_answer_cost_the_connection_and_not_the_answer(more
     async with pair() as p:
         arrivals = p.send()
         await p.deliver(answer(b"first") + more)
-        assert (arrivals.ended, arrivals.error, arrivals.status, body_of(arrivals)) == (True, None, 200, b"first")
+        assert (arrivals.ended, arrivals.error, arrivals.status, arrivals.body) == (True, None, 200, b"first")
         assert p.idle == []
         assert p.closed == [p.connection]
 
@@ -157,7 +154,7 @@ async def test_a_connection_is_not_reused_against_the_servers_word(head: bytes) 
     async with pair() as p:
         arrivals = p.send()
         await p.deliver(head + b"ok")
-        assert (arrivals.ended, arrivals.error, body_of(arrivals)) == (True, None, b"ok")
+        assert (arrivals.ended, arrivals.error, arrivals.body) == (True, None, b"ok")
         assert (p.idle, p.closed) == ([], [p.connection])
 
 
@@ -185,7 +182,7 @@ async def test_a_lost_connection_says_how_far_it_came(
         assert ("reset by peer" if reset else "closed by the server") in str(arrivals.error)
         assert p.closed == [p.connection]
         if sent.startswith(STREAM_HEAD):
-            assert body_of(arrivals) == b"data"
+            assert arrivals.body == b"data"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +231,7 @@ async def test_headers_have_a_limit() -> None:
 @both_loops
 async def test_an_end_marker_ends_the_stream_though_the_server_keeps_it_open() -> None:
     async with pair() as p:
-        arrivals = p.send()
+        arrivals = p.send(say=Answer(2**20, keep_text=False).feed)
         await p.deliver(STREAM_HEAD + chunked(DONE))
         assert not arrivals.ended  # the last chunk may be on its way
         async with asyncio.timeout(5):
@@ -244,36 +241,10 @@ async def test_an_end_marker_ends_the_stream_though_the_server_keeps_it_open() -
         assert p.closed == [p.connection]
 
 
-@pytest.mark.parametrize("cut", range(1, len(DONE)))
-def test_an_end_marker_is_seen_in_any_split(cut: int) -> None:
-    arrivals = Arrivals()
-    found = [
-        arrivals.add(0, piece) for piece in (DONE[:cut], DONE[cut:], b": more than enough to push it out of sight\n")
-    ]
-    assert any(found)
-    assert not found[2]
-
-
-@pytest.mark.parametrize(
-    ("body", "marked"),
-    [
-        (b"data: [DONE]\n\n", True),
-        (b"data:[DONE]", True),
-        (b"x\rdata: [DONE]", True),
-        (DONE + b": a comment after it, of more than a few bytes, or whatever else\n\n", True),
-        (b'data: {"content": "data: [DONE]"}\n\n', False),
-        (b'data: {"content": "\\ndata: [DONE]"}\n\n', False),
-        (b"data:  [DONE]", False),
-    ],
-)
-def test_what_is_an_end_marker(body: bytes, marked: bool) -> None:
-    assert Arrivals().add(0, body) is marked
-
-
 @both_loops
 async def test_an_end_marker_with_its_last_chunk_close_behind_keeps_the_connection() -> None:
     async with pair() as p:
-        arrivals = p.send()
+        arrivals = p.send(say=Answer(2**20, keep_text=False).feed)
         await p.deliver(STREAM_HEAD + chunked(DONE), b"0\r\n\r\n")
         assert arrivals.ended
         assert p.idle == [p.connection]
@@ -281,7 +252,7 @@ async def test_an_end_marker_with_its_last_chunk_close_behind_keeps_the_connecti
         await asyncio.sleep(END_MARKER_GRACE_S * 1.5)  # the timer of the first must leave it alone
         assert not second.ended
         await p.deliver(answer(b"x"))
-        assert body_of(second) == b"x"
+        assert second.body == b"x"
 
 
 @both_loops
@@ -297,7 +268,7 @@ async def test_a_request_larger_than_the_socket_buffer_arrives_whole() -> None:
         assert got == message
         p.server.setblocking(True)
         await p.deliver(answer(b"ok"))
-        assert body_of(arrivals) == b"ok"
+        assert arrivals.body == b"ok"
         assert p.idle == [p.connection]
 
 
@@ -306,7 +277,7 @@ async def test_an_answer_before_the_request_is_sent_counts_and_ends_the_connecti
     async with pair() as p:
         arrivals = p.send(REQUEST + b"x" * 2**24)
         await p.deliver(answer(b"too large", "413 Too Large"))
-        assert (arrivals.status, arrivals.error, body_of(arrivals)) == (413, None, b"too large")
+        assert (arrivals.status, arrivals.error, arrivals.body) == (413, None, b"too large")
         assert (p.idle, p.closed) == ([], [p.connection])
 
 
@@ -332,7 +303,7 @@ async def test_an_answer_is_read_though_the_request_could_not_even_be_begun() ->
         arrivals = p.send()
         async with asyncio.timeout(5):
             await arrivals.wait_end()
-        assert (arrivals.status, arrivals.error, body_of(arrivals)) == (503, None, b"no")
+        assert (arrivals.status, arrivals.error, arrivals.body) == (503, None, b"no")
 
 
 @both_loops
@@ -358,7 +329,7 @@ async def test_stamps_lie_between_the_servers_write_and_the_read() -> None:
         between_ns = time.time_ns()
         await p.deliver(chunked(b"b"), b"0\r\n\r\n")
         after_ns = time.time_ns()
-        (first_ns, _), (second_ns, _) = arrivals.take()
+        (first_ns, _), (second_ns, _) = arrivals.chunks
         assert before_ns <= first_ns <= between_ns <= second_ns <= arrivals.end_ns <= after_ns
         assert arrivals.headers_ns == first_ns
         assert arrivals.unstamped_reads == 0
@@ -373,7 +344,7 @@ async def test_a_stamp_is_not_moved_by_a_client_that_reads_late() -> None:
         written_ns = time.time_ns()
         time.sleep(0.05)  # the loop is busy
         await p.deliver(b"", b"0\r\n\r\n")
-        assert arrivals.take()[0][0] <= written_ns
+        assert arrivals.chunks[0][0] <= written_ns
         assert arrivals.read_lag_ns >= 49_000_000
 
 
@@ -383,7 +354,7 @@ async def test_reads_without_stamps_take_the_time_of_the_read_and_are_counted() 
         arrivals = p.send()
         before_ns = time.time_ns()
         await p.deliver(STREAM_HEAD + chunked(b"a"), b"0\r\n\r\n")
-        assert before_ns <= arrivals.take()[0][0] <= time.time_ns()
+        assert before_ns <= arrivals.chunks[0][0] <= time.time_ns()
         assert arrivals.unstamped_reads == 2
         assert arrivals.read_lag_ns == 0
 

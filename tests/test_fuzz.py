@@ -11,9 +11,12 @@ from tests import fuzz
 from tests.fakes import DONE, FIN, content, one_row, serve, stream
 
 
-def test_every_stream_ends_in_one_row() -> None:
-    outcomes = fuzz.fuzz(1000, seed=20)
-    assert outcomes.total() == 1000
+@pytest.mark.parametrize("together", [False, True])
+def test_every_stream_ends_in_one_row(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if together:
+        monkeypatch.setattr("loadgen.reader.MANY", 8)
+    outcomes = fuzz.fuzz(700, seed=20)
+    assert outcomes.total() == 700
     kinds = {"ok", "cancelled"} | {f"failed {kind}" for kind in ("protocol", "http_status", "truncated", "empty")}
     assert {outcome for outcome, count in outcomes.items() if count > 10} >= kinds | {"failed connect"}
 

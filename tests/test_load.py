@@ -7,15 +7,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.answer import Answer
 from loadgen.course import Share, Until
-from loadgen.exchange import Exchange
+from loadgen.exchange import Exchange, Limits
 from loadgen.load import _share_of, clear_the_way, text_counter
-from tests.fakes import a_request, a_wire, serve
+from loadgen.record import Failure
+from tests.fakes import SILENCE, a_request, a_wire, serve
 from tests.fakes_api import tokenizer_file
 from tests.test_exchange import EXPIRING, FAILURES, GOOD
 
@@ -51,6 +54,30 @@ def test_a_file_that_is_no_tokenizer_is_a_mistake_of_the_user(content: str | Non
         path.write_text(content)
     with pytest.raises(ValueError, match=r"^--tokenizer .*tokenizer\.json: (no such file|not a tokenizer\.json)"):
         text_counter(path)
+
+
+# What must end the run
+
+
+@pytest.mark.parametrize("own_transport", [True, False])
+async def test_a_fault_of_ours_is_raised_at_once_and_said_in_the_row(
+    own_transport: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(Answer, "feed", fail)
+    rows: list[Row] = []
+    transport = None if own_transport else httpx.AsyncHTTPTransport()
+    async with (
+        serve([*GOOD, SILENCE]) as server,
+        a_wire(server.url, rows, transport=transport, limits=Limits()) as wire,
+    ):
+        with pytest.raises(KeyError, match="ours"):
+            async with asyncio.timeout(5):  # less than any time limit
+                await Exchange(wire, a_request(), "measure").run()
+    (row,) = rows
+    assert row.error == Failure("client", "a fault of loadgen: KeyError('ours')")
 
 
 # The collector stays out of the load: nothing may be left to it

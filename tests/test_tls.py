@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.arrivals import Arrivals
 from loadgen.connection import Connection
+from loadgen.reader import Reader
 from loadgen.tls import Tls
 from tests.fakes_api import LAST_CHUNK, STREAM_HEAD, answer, both_loops, chunked, listening, on_uvloop, receive, run_on
 from tests.fakes_client import client, echo, nothing_leaks, post
-from tests.fakes_pair import REQUEST
+from tests.fakes_pair import REQUEST, Kept
 from tests.fakes_tls import TlsPeer, certificates
 
 
@@ -118,10 +118,11 @@ class Served:
         self.far = far
         self.peer = peer
         self.idle: list[Connection] = []
-        self.connection = Connection(near, tls, self.idle.append, lambda _: None)
+        self.reader = Reader(stamped=False)
+        self.connection = Connection(near, self.reader, tls, self.idle.append, lambda _: None)
 
-    def send(self) -> Arrivals:
-        arrivals = Arrivals()
+    def send(self) -> Kept:
+        arrivals = Kept()
         self.connection.send(REQUEST, arrivals)
         return arrivals
 
@@ -143,6 +144,7 @@ async def served(context: ssl.SSLContext | None = None) -> AsyncIterator[Served]
         yield made
     finally:
         made.connection.close()
+        made.reader.close()
         far.close()
 
 
@@ -159,7 +161,7 @@ def test_records_may_be_split_and_joined_anywhere(cuts: list[int], sizes: list[i
             arrivals = s.send()
             await s.deliver(*(cipher[a:b] for a, b in zip([0, *ends], [*ends, len(cipher)], strict=True)))
             assert (arrivals.ended, arrivals.status, arrivals.error) == (True, 200, None)
-            assert sum(len(chunk) for _, chunk in arrivals.take()) == sum(sizes)
+            assert len(arrivals.body) == sum(sizes)
             assert s.idle == [s.connection]
 
     run_on("uvloop", main())
@@ -173,7 +175,7 @@ async def test_a_close_notify_ends_a_body_without_a_length() -> None:
         assert not arrivals.ended
         await s.deliver(s.peer.close_notify())  # the socket itself stays open
         assert (arrivals.ended, arrivals.error) == (True, None)
-        assert [chunk for _, chunk in arrivals.take()] == [b"body"]
+        assert arrivals.body == b"body"
         assert s.connection.closed
 
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from loadgen import transport as transport_module
-from loadgen.arrivals import Arrivals
 from loadgen.transport import prepare
 from tests.fakes_api import (
     LAST_CHUNK,
@@ -25,6 +24,7 @@ from tests.fakes_api import (
     receive,
 )
 from tests.fakes_client import client, echo, nothing_leaks, post, transport_of
+from tests.fakes_pair import Kept
 
 
 @pytest.fixture(autouse=True)
@@ -295,9 +295,9 @@ async def test_stamps_come_from_the_kernel() -> None:
             await asyncio.sleep(0.005)
 
     async with listening(two_writes) as server, client() as http:
-        arrivals = Arrivals()
+        arrivals = Kept()
         await transport_of(http).post(prepare(http.build_request("POST", server.url())), b"", arrivals, 5)
-        stamps = [stamp for stamp, _ in arrivals.take()]
+        stamps = [stamp for stamp, _ in arrivals.chunks]
         assert [stamp >= written for stamp, written in zip(stamps, written_ns, strict=False)] == [True, True]
         assert stamps[0] < written_ns[1]
         assert (arrivals.unstamped_reads, arrivals.read_lag_ns > 0) == (0, True)
