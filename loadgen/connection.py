@@ -27,9 +27,7 @@ from loadgen.tls import Tls
 
 SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
 READ_BYTES = 65536
-SMALL_READ_BYTES = (
-    464  # tried first: an object of this size comes from Python's own allocator, which shrinks it for less
-)
+SMALL_READ_BYTES = 464  # tried first: so small an object comes from Python's own allocator, which shrinks it for less
 HEAD_LIMIT_BYTES = 262_144
 END_MARKER_GRACE_S = 0.1  # how long a stream may stay open after its end marker before it is taken as ended
 
