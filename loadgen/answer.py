@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.arrivals import Said
-from loadgen.dialects import Chunk, NotJsonError, read
+from loadgen.dialects import END_MARKER, Chunk, NotJsonError, read
 from loadgen.sse import Decoder, LineTooLongError
 
 SAMPLE_BYTES = 2048
@@ -105,6 +105,8 @@ class Answer:
             events = self._decoder.feed(chunk)
             alone = whole and len(events) == 1 and self._decoder.between_events
             self._take(stamp_ns, events, chunk if alone else None)
+            if not self._decoder.between_events and self._decoder.ends_with(END_MARKER):  # nobody may end its line
+                self._take(stamp_ns, self._decoder.flush())
         except (LineTooLongError, NotJsonError) as error:
             self.broken = str(error)
             return "broken"

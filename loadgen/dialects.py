@@ -50,6 +50,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     said: str | None = None  # the part of `text` that is neither reasoning nor a tool call; None: all of it
 
 
+END_MARKER = b"[DONE]"
 END = Chunk(final=True, done=True)
 NOTHING = Chunk()
 
@@ -140,7 +141,7 @@ def read(name: bytes, data: bytes) -> Chunk:
 
 def _read_odd(name: bytes, data: bytes) -> Chunk:
     data = data.strip()
-    if data == b"[DONE]":
+    if data == END_MARKER:
         return END
     if name == b"error":
         return Chunk(error=error_body(data) or "no message")

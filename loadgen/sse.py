@@ -47,6 +47,11 @@ class Decoder:
             return [(b"", lines[0][6:])]
         return self._feed_lines(chunk, lines)
 
+    def ends_with(self, data: bytes) -> bool:
+        """Whether all that the event under way would give, if the stream ended here, is `data`."""
+        line = b"".join(self._rest).removeprefix(b"data:").strip()
+        return (self._data == [data] and not line) or (line == data and not self._data)
+
     def flush(self) -> list[Event]:
         """The event that the end of the stream cut off: the standard drops it, but servers forget the last line."""
         events: list[Event] = []

@@ -121,6 +121,33 @@ def test_an_answer_without_one_is_not(stream: tuple[bytes, ...]) -> None:
     assert answer.broken is None
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (b"data: [DONE]\n\n", "done"),
+        (b"data: [DONE]\n", "done"),
+        (b"data: [DONE]", "done"),
+        (b"data:[DONE]\r\n", "done"),
+        (b"data: [DONE", None),
+        (b": [DONE]", None),
+        (b"data: x\ndata: [DONE]", None),
+        (b"id: [DONE]", None),
+    ],
+)
+def test_an_end_marker_is_heard_though_its_line_or_event_is_not_ended(end: bytes, said: str | None) -> None:
+    answer = Answer(2**20, keep_text=False)
+    assert answer.feed(1, A) is None
+    assert answer.feed(2, end) == said
+    assert answer.ended == (said == "done")
+
+
+@given(st.integers(1, 13))
+def test_an_end_marker_is_heard_in_any_split(cut: int) -> None:
+    answer = Answer(2**20, keep_text=False)
+    assert answer.feed(1, A + DONE[:cut]) == ("done" if cut >= 12 else None)
+    assert answer.feed(2, DONE[cut:]) == (None if cut >= 12 else "done")
+
+
 def test_what_comes_after_the_end_marker_is_ignored() -> None:
     late = [B, usage(9, 99), ERROR, b"data: <html>\n\n", b"\xff"]
     expected = answer_at_once(A, FIN, DONE)
