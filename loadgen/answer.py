@@ -9,7 +9,6 @@ usage event.
 """
 
 import contextlib
-import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
@@ -18,10 +17,10 @@ import msgspec
 
 from loadgen.arrivals import Said
 from loadgen.dialects import END_MARKER, Chunk, NotJsonError, read
+from loadgen.likeness import Likeness, likeness
 from loadgen.sse import Decoder, LineTooLongError
 
 SAMPLE_BYTES = 2048
-_PLAIN_TEXT = re.compile(rb'[^"\\\x00-\x1f]+')  # within a JSON string, and none of it escaped
 _MOST_TRIES = 8
 
 
@@ -32,32 +31,6 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     events_tokens: list[int] | None
     tokens_from: Literal["usage", "tokenizer", "events"] | None  # None: output_tokens is unknown
-
-
-class Likeness(msgspec.Struct, frozen=True, gc=False):
-    """What stands before and after the text in one event of a stream, which most of its other events share."""
-
-    before: bytes
-    after: bytes
-    text_from: int
-    text_to: int  # from the end
-
-    def covers(self, event: bytes) -> bool:
-        """Whether an event differs from this one in its text alone."""
-        return (
-            event.startswith(self.before)
-            and event.endswith(self.after)
-            and _PLAIN_TEXT.fullmatch(event, self.text_from, len(event) + self.text_to) is not None
-        )
-
-
-def likeness(event: bytes, text: str) -> Likeness | None:
-    """None where it is not plain which part of the event is the text."""
-    quoted = msgspec.json.encode(text)
-    before, _, after = event.partition(quoted)
-    if not after or quoted in after:
-        return None
-    return Likeness(before + b'"', b'"' + after, len(before) + 1, -len(after) - 1)
 
 
 class Answer:

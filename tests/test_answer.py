@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen import answer as answers
 from loadgen import dialects
-from loadgen.answer import SAMPLE_BYTES, Answer, Counts, likeness
+from loadgen.answer import SAMPLE_BYTES, Answer, Counts
 from tests.fakes import DONE, FIN, ROLE, content, delta, event, usage
 
 A, B, C = content("a"), content("b"), content("c")
@@ -383,26 +383,3 @@ def test_a_stream_whose_events_are_all_different_is_not_compared_for_ever(monkey
     monkeypatch.setattr(answers, "likeness", lambda event, text: compared.append(text))
     answer_at_once(*(delta(content="a", usage=None, index=number) for number in range(100)))
     assert len(compared) == answers._MOST_TRIES
-
-
-@pytest.mark.parametrize(
-    ("event", "covered"),
-    [
-        (b'{"content":"bc"}', True),
-        (b'{"content":"a"}', True),
-        (b'{"content":""}', False),
-        (b'{"content":"}', False),
-        (b'{"content":"b","c":"d"}', False),
-        (b'{"content":"b\\"}', False),
-        (b'{"content":"b\nc"}', False),
-    ],
-)
-def test_likeness(event: bytes, covered: bool) -> None:
-    found = likeness(b'{"content":"a"}', "a")
-    assert found is not None
-    assert found.covers(event) == covered
-
-
-@pytest.mark.parametrize(("event", "text"), [(b'{"a":"x","content":"x"}', "x"), (b'{"content":"\\u0061"}', "a")])
-def test_no_likeness_where_the_text_is_in_no_single_place(event: bytes, text: str) -> None:
-    assert likeness(event, text) is None
