@@ -10,7 +10,7 @@ from tests.load.server import seen_ns, serving
 
 RATE_PER_S, SERVICE_MS, REQUESTS = 10, 500, 12
 GAP_MS = 1000 / RATE_PER_S
-LATE_MS = 30  # of each request, at most, on a busy machine
+LATE_MS = 100  # of each request, at most; on a busy machine
 
 
 def test_who_waits_for_the_cap_is_measured_from_when_it_was_due(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_who_waits_for_the_cap_is_measured_from_when_it_was_due(tmp_path: Path) 
     ttft_ms = (sent_us - due_us + first_us) / 1000
     assert np.all(np.abs(np.diff(due_us) / 1000 - GAP_MS) < 0.01)
     assert np.all((ttft_sent_ms >= SERVICE_MS) & (ttft_sent_ms < SERVICE_MS + LATE_MS))
-    late_ms = ttft_ms - (SERVICE_MS + k * (SERVICE_MS - GAP_MS))
-    assert np.all((late_ms >= 0) & (late_ms < LATE_MS * (k + 1)))
+    assert np.all(ttft_ms >= SERVICE_MS + k * (SERVICE_MS - GAP_MS))
+    assert np.polyfit(k, ttft_ms, 1)[0] == pytest.approx(SERVICE_MS - GAP_MS, rel=0.1)  # more, with each request
 
     measured = np.array([row.phase == "measure" for row in ran.rows])
     assert measured.sum() == REQUESTS
