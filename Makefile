@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format engine bench fuzz
+.PHONY: demo test check format load engine bench fuzz
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -25,11 +25,15 @@ format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+load: .venv/installed  ## the schedule and the lengths as a server sees them, in real time: a minute and a half
+	$(BIN)/pytest tests/load
+
 engine: .venv/installed  ## against a real vLLM; ENGINE_URL=http://host:port tests your own instead of installing one
 	$(BIN)/pytest tests/engine --timeout 900
 
 bench: .venv/installed  ## accuracy and cost against a ground truth, beside other clients; needs cc
 	$(BIN)/python -m tests.bench.accuracy
+	$(BIN)/python -m tests.bench.open_loop
 
 fuzz: .venv/installed  ## random bytes, splits and resets at the whole client
 	$(BIN)/python -m tests.fuzz --streams 100000

@@ -245,9 +245,9 @@ def build(name: str, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def server(bench: Bench) -> Iterator[int]:
+def server(bench: Bench, ttft_ms: int = TTFT_MS, interval_ms: int = INTERVAL_MS) -> Iterator[int]:
     """The port of a server that runs meanwhile."""
-    command: list[str | Path] = [bench.folder / "truth_server", str(TTFT_MS), str(INTERVAL_MS)]
+    command: list[str | Path] = [bench.folder / "truth_server", str(ttft_ms), str(interval_ms)]
     pin = partial(os.sched_setaffinity, 0, {bench.server_core})
     with subprocess.Popen(command, preexec_fn=pin, stdout=subprocess.PIPE, text=True) as process:
         try:
