@@ -252,7 +252,7 @@ def _header(settings: Settings, target: Target, server: Server, *, salt: str, st
         levels=[LevelPlan(level, concurrency) for level, concurrency in enumerate(settings.concurrency)],
         seed=settings.seed,
         salt=salt,
-        slo=[],
+        slo=list(settings.slo),
         clock="kernel" if server.facts["stamped"] else "user",
         host=_host(),
         server=server.facts,

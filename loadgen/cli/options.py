@@ -80,6 +80,10 @@ class Options:
         str,
         _flag(_ASK, "stamped (the default), or httpx (proxies and what else httpx can do; user clock)."),
     ] = "stamped"
+    slo: Annotated[
+        tuple[str, ...],
+        _flag(_RESULT, "'ttft p99 < 500ms', or a preset such as chat: adds verdicts and goodput; may be repeated."),
+    ] = ()
     out: Annotated[
         Path | None,
         _flag(_RESULT, "The run directory, never overwritten. Default: runs/<time>-<model>-<workload>."),
@@ -93,6 +97,7 @@ def settings(target: str, options: Options) -> "Settings":
     """What the flags stand for. Raises ValueError for the first that makes no sense."""
     import msgspec
 
+    from analysis import slo
     from loadgen.cli import values
     from loadgen.endpoint import Access, api_key, parse_target
     from loadgen.exchange import Limits
@@ -117,13 +122,16 @@ def settings(target: str, options: Options) -> "Settings":
     until = Until(requests=options.requests, duration_s=duration_s)
     until = msgspec.structs.replace(DEFAULT_UNTIL if until == Until() else until, errors=options.max_errors)
     headers = tuple(values.header(text) for text in options.header)
+    workload = override(load(options.workload), options.input, options.output)
+    for one in workload.classes:
+        _named(f"workload {workload.name}: slo", slo.terms, one.slo)
     return Settings(
         target=target,
         concurrency=_named(
             "--concurrency", values.levels, DEFAULT_LEVELS if options.concurrency is None else options.concurrency
         ),
         until=until,
-        workload=override(load(options.workload), options.input, options.output),
+        workload=workload,
         api=_choice("--api", options.api, ("chat", "completions")),
         model=options.model,
         extra={} if options.body is None else values.body(options.body),
@@ -143,6 +151,7 @@ def settings(target: str, options: Options) -> "Settings":
         workers=options.workers,
         seed=options.seed,
         max_rps=None if options.max_rps is None else _named("--max-rps", values.rate_per_s, options.max_rps),
+        slo=tuple(map(str, _named("--slo", slo.terms, options.slo))),
         out=options.out,
         options=recorded(options),
     )
@@ -173,7 +182,7 @@ def _without_secrets(value: Any) -> Any:
     return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _named(flag: str, parse: Any, text: str) -> Any:
+def _named(flag: str, parse: Any, text: Any) -> Any:
     try:
         return parse(text)
     except ValueError as error:
