@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from loadgen.cli.options import Options, recorded, settings
+from loadgen.course import DEFAULT_UNTIL, Until
 from loadgen.exchange import Limits
-from loadgen.levels import DEFAULT_UNTIL, Until
 
 TARGET = "localhost:8000"
 
