@@ -8,7 +8,7 @@ independent values: the design effect d. n values that depend are worth n/d that
 - Blocks are neighbours: where a request is longer than a block, or the load swings slowly, their sums go together.
   Where next neighbours do by more than a standard error of chance, autocovariances are added as long as pairs of them
   stay positive and fall (Geyer, 1992, initial monotone sequence).
-- Few blocks that are free of each other say little about their own variance: d grows by the square of t over z.
+- Where that leaves few free blocks, they say little about their own variance: d grows by the square of Student's t.
 - A limit far out is passed in a few bursts, and a burst that did not come leaves no trace. Where fewer than 10
   independent values are above, d is also that of a limit passed five times as often, whichever is larger.
 
@@ -77,7 +77,7 @@ def share_in(
     if not n:
         raise ValueError("an empty sample has no share")
     effect = design_effect(exceeds, where)
-    if values is not None and quantile is not None:
+    if values is not None and quantile is not None and k / effect < FEW:
         known = np.where(np.isnan(values), np.inf, values)
         effect = max(effect, effect_at(known, where, quantile, partial(np.quantile, known, method="lower")))
     low, high = interval(k / effect, n / effect, alpha)
@@ -85,23 +85,30 @@ def share_in(
 
 
 def places(times_us: Floats, start_us: float, end_us: float) -> Places:
-    """The block of each time, 0 to BLOCKS - 1; what lies outside belongs to the first or the last."""
+    """The block of each time, 0 to BLOCKS - 1; what lies outside belongs to the first or the last, NaN to the first."""
     length_us = end_us - start_us
     if not length_us > 0:
         return np.zeros(len(times_us), np.uint8)
     scaled = np.subtract(times_us, start_us, dtype=np.float64)
     scaled *= BLOCKS / length_us
-    np.clip(scaled, 0, BLOCKS - 1, out=scaled)
+    np.fmax(scaled, 0, out=scaled)  # NaN too
+    np.fmin(scaled, BLOCKS - 1, out=scaled)
     return scaled.astype(np.uint8)
 
 
 def effect_at(values: Floats, where: Places, q: float, value_at: Callable[[float], float]) -> float:
     """The design effect of the share above the sample's own quantile; `value_at` finds that."""
-    effect = design_effect(values > value_at(q), where)
-    often = OFTEN * (1 - q)
-    if len(values) / effect * (1 - q) >= FEW or often > 0.5:
+    above = _above(values, value_at(q))
+    effect, often = design_effect(above, where), OFTEN * (1 - q)
+    if np.count_nonzero(above) / effect >= FEW or often > 0.5:
         return effect
-    return max(effect, design_effect(values > value_at(1 - often), where))
+    return max(effect, design_effect(_above(values, value_at(1 - often)), where))
+
+
+def _above(values: Floats, limit: float) -> Bools:
+    """The values over the limit; where that is the largest of them, those at it."""
+    above = values > limit
+    return above if above.any() else values >= limit
 
 
 def design_effect(exceeds: Bools, where: Places) -> float:
@@ -131,7 +138,7 @@ def _together(excess: Floats, used: int) -> float:
         positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
         longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
     free = max(used / longer, min(used, 3.0))
-    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.ndtri(1 - ALPHA / 2)) ** 2
+    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.stdtrit(used - 1, 1 - ALPHA / 2)) ** 2
     return longer * free / (free - 1) * unsure
 
 

@@ -12,11 +12,13 @@ import numpy as np
 
 from analysis import metrics, prompts, records, window
 from analysis.quantiles import Distribution, distribution
+from analysis.verdicts import NOTHING, Goodput, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from analysis.records import Bools, Floats, Header, Requests
+    from analysis.verdicts import Statement
     from analysis.window import Window
 
 
@@ -65,6 +67,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """`goodput` and `verdicts` are filled for the classes of a mix, where an SLO is given."""
+
     name: str
     requests: Counts
     throughput: Rates
@@ -76,6 +80,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     e2e_ms: Distribution
     tokens: Tokens
     phases: Phases | None
+    goodput: Goodput | None = None
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,15 +93,22 @@ def whole(requests: Requests, tokens: Floats, steady: Window | None, flow: windo
     return _part("", requests, tokens, steady, flow, _cacheable(requests, header))
 
 
-def classes(requests: Requests, tokens: Floats, steady: Window | None, header: Header) -> tuple[Part, ...]:
-    """Of each class of a mix, in the order of the workload; none where there is but one."""
+def classes(
+    requests: Requests,
+    tokens: Floats,
+    steady: Window | None,
+    header: Header,
+    stated: Mapping[str, Statement] | None = None,
+) -> tuple[Part, ...]:
+    """Of each class of a mix, in the order of the workload; none where there is but one. `stated` is by class."""
     planned = [kind.name for kind in header.workload.classes if kind.name is not None]
-    found = sorted({str(name) for name in np.unique(requests.class_name)} - {""} - set(planned))
-    names = [*planned, *found]
+    others = sorted({str(name) for name in np.unique(requests.class_name)} - {""} - set(planned))
+    names = [*planned, *others]
     if len(names) < 2:
         return ()
     chosen = [(name, np.strings.equal(requests.class_name, name)) for name in names]
-    return tuple(_parts(requests, tokens, steady, header, chosen))
+    found = _parts(requests, tokens, steady, header, chosen)
+    return tuple(_with(part, (stated or {}).get(part.name, NOTHING)) for part in found)
 
 
 def turns(requests: Requests, tokens: Floats, steady: Window | None, header: Header) -> Turns | None:
@@ -119,6 +132,10 @@ def _parts(
         some_tokens = tokens[np.repeat(mask, requests.events)]
         flow = None if steady is None else window.flow(some, some_tokens, steady)
         yield _part(name, some, some_tokens, steady, flow, cacheable[mask])
+
+
+def _with(part: Part, statement: Statement) -> Part:
+    return msgspec.structs.replace(part, goodput=statement.goodput, verdicts=statement.verdicts)
 
 
 def _part(

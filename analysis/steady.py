@@ -5,7 +5,8 @@ five seconds each where the mean of what remains is known best; the largest cut 
 cuts half of the short levels that have no transient. So a cut is made only where
 
 - there are four such means at least, and half of them stay;
-- the part cut off differs from the rest by 5 % and by more than chance (a t test at 1 %);
+- the first mean differs from the rest by 5 % and by more than chance (a t test at 1 %), and all that is cut lies on its
+  side of it: a hiccup that comes later is no transient, and stays;
 - what remains has no trend, for else it is not steady either;
 - no request failed in it: a server that fails at first is not warming up.
 
@@ -99,7 +100,11 @@ def mser5(values: Floats) -> int:
         return 0
     cuts = range(len(batches) // 2 + 1)
     best = min(cuts, key=lambda cut: float(np.var(batches[cut:])) / (len(batches) - cut))
-    return BATCH * best if best and _differs(batches[:best], batches[best:]) else 0
+    beside = batches - batches[best:].mean()
+    if not best or not _differs(float(beside[0]), batches[best:]):
+        return 0
+    side = np.sign(beside[:best]) == np.sign(beside[0])
+    return BATCH * (best if side.all() else int(np.argmin(side)))
 
 
 def trend(every: dict[str, Floats]) -> Trend | None:
@@ -110,7 +115,7 @@ def trend(every: dict[str, Floats]) -> Trend | None:
         known = ~np.isnan(points)
         if len(values) < MIN_BATCHES * BATCH or not known.all():
             continue
-        time = np.linspace(-0.5, 0.5, len(points))
+        time = (np.arange(TREND_PARTS) + 0.5) / TREND_PARTS - 0.5
         middle, slope = float(points.mean()), float(stats.theilslopes(points, time).slope)
         if abs(slope) <= TREND_SHARE * middle or stats.kendalltau(time, points).pvalue > TREND_ALPHA:
             continue
@@ -126,12 +131,11 @@ def means(values: Floats, parts: int, size: int) -> Floats:
     return result
 
 
-def _differs(early: Floats, rest: Floats) -> bool:
-    difference, degrees = abs(float(early.mean() - rest.mean())), len(rest) - 1
-    if difference <= CUT_SHARE * abs(float(rest.mean())):
-        return False
-    error = float(rest.std(ddof=1)) * (1 / len(early) + 1 / len(rest)) ** 0.5
-    return bool(difference > error * float(special.stdtrit(degrees, 1 - CUT_ALPHA / 2)))
+def _differs(difference: float, rest: Floats) -> bool:
+    """Of one more mean from those of the rest."""
+    degrees = len(rest) - 1
+    chance = float(special.stdtrit(degrees, 1 - CUT_ALPHA / 2)) * float(rest.std(ddof=1)) * (1 + 1 / len(rest)) ** 0.5
+    return bool(abs(difference) > max(chance, CUT_SHARE * abs(float(rest.mean()))))
 
 
 def _since(times_us: Floats, at_us: Floats) -> Floats:

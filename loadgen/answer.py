@@ -55,7 +55,7 @@ def likeness(chunk: bytes, text: str) -> Likeness | None:
 
 
 class Answer:
-    def __init__(self, line_limit_bytes: int, keep_text: bool) -> None:
+    def __init__(self, line_limit_bytes: int, keep_text: bool, keep_said: bool = False) -> None:
         self.events_ns: list[int] = []
         self.answer_event: int | None = None
         self.bounds = 0
@@ -65,6 +65,7 @@ class Answer:
         self.broken: str | None = None  # not SSE, not JSON
         self.sample = b""  # the first bytes, for the message where this is no event stream
         self._texts: list[str] | None = [] if keep_text else None
+        self._said: list[str] | None = [] if keep_said else None
         self._running: list[int] = []  # the server's count at each output event, as far as it sends one
         self._prompt_tokens: int | None = None
         self._output_tokens: int | None = None
@@ -88,6 +89,8 @@ class Answer:
             self.events_ns.append(stamp_ns)
             if self._texts is not None:
                 self._texts.append(text.decode("utf-8", "replace"))
+            if self._said is not None:
+                self._said.append(text.decode("utf-8", "replace"))
             return
         if len(self.sample) < SAMPLE_BYTES:
             self.sample += chunk[: SAMPLE_BYTES - len(self.sample)]
@@ -117,13 +120,15 @@ class Answer:
                 self.events_ns.append(stamp_ns)
                 if self._texts is not None:
                     self._texts.append(chunk.text)
+                if self._said is not None:
+                    self._said.append(chunk.text if chunk.said is None else chunk.said)
                 if chunk.answer and self.answer_event is None:
                     self.answer_event = len(self.events_ns) - 1
             if chunk.usage is not None or chunk.finish_reason is not None or chunk.final or chunk.error is not None:
                 self._take_rest(chunk)
                 if self._done:
                     break
-            elif alone is not None and chunk.text:
+            elif alone is not None and chunk.text and (self._said is None or chunk.said is None):
                 self._compare(alone, chunk.text)
         if outputs > 1:
             # The stamp is that of the read's last segment: for the output events before the last it is an upper bound.
@@ -153,6 +158,10 @@ class Answer:
         if chunk.final or chunk.finish_reason is not None:
             self.ended = True
         self._done = chunk.done
+
+    def said(self) -> str:
+        """The answer as a conversation repeats it, without reasoning and tool calls; needs `keep_said`."""
+        return "".join(self._said or ())
 
     def counts(self, count_text: Callable[[str], int] | None = None) -> Counts:
         """Token counts: the server's usage; else `count_text` of the text, which needs `keep_text`; else the events."""

@@ -5,10 +5,12 @@ own (counts as strings, content as a list of parts), the event is read again by 
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+Prompt = str | tuple[int, ...] | tuple[dict[str, Any], ...]  # text, token ids (completions only), messages (chat only)
 Api = Literal["chat", "completions"]
 COUNT_LIMIT = 2**31  # a token count beyond this is a fault, not a number to compute with
 _MESSAGE_LIMIT = 300
@@ -45,6 +47,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     done: bool = False  # the end marker: nothing counts that comes after it
     usage: Usage | None = None
     error: str | None = None
+    said: str | None = None  # the part of `text` that is neither reasoning nor a tool call; None: all of it
 
 
 END = Chunk(final=True, done=True)
@@ -55,11 +58,17 @@ class NotJsonError(ValueError):
     """The data of an event is not JSON."""
 
 
-def body(dialect: Dialect, prompt: str | tuple[int, ...], output_tokens: int) -> bytes:
+def body(dialect: Dialect, prompt: Prompt, output_tokens: int, extra: Mapping[str, Any] | None = None) -> bytes:
+    """`extra` is what the request itself asks for besides; the user's own `Dialect.extra` goes before it.
+
+    Raises ValueError for messages where the API is that of text completions.
+    """
     fields: dict[str, Any] = {"model": dialect.model}
     if dialect.api == "chat":
-        fields["messages"] = [{"role": "user", "content": prompt}]
+        fields["messages"] = messages(prompt)
     else:
+        if not isinstance(prompt, str) and isinstance(prompt[0], dict):
+            raise ValueError("a prompt of messages needs the chat API: use --api chat, or prompts of text")
         fields["prompt"] = prompt
     fields[dialect.limit_key] = output_tokens
     fields["stream"] = True
@@ -71,8 +80,14 @@ def body(dialect: Dialect, prompt: str | tuple[int, ...], output_tokens: int) ->
         fields["ignore_eos"] = True
     if dialect.min_tokens:
         fields["min_tokens"] = output_tokens
+    fields |= extra or {}
     fields |= dialect.extra
     return msgspec.json.encode({key: value for key, value in fields.items() if value is not None})
+
+
+def messages(prompt: Prompt) -> tuple[Any, ...]:
+    """A prompt as OpenAI's messages: text is one of the user."""
+    return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -160,19 +175,21 @@ def _chunk(event: _Event) -> Chunk:
     choices = event.choices
     if not choices:
         return NOTHING if usage is None else Chunk(usage=usage, final=True)
-    text = ""
+    text = said = ""
     answer = output = False
     finish_reason = None
     for choice in choices:
         if choice.text:
             text += choice.text
+            said += choice.text
             answer = True
         if (delta := choice.delta) is not None:
             if thought := delta.reasoning_content or delta.reasoning or delta.thinking:
                 text += thought
                 output = True
-            if said := delta.content or delta.refusal:
-                text += said
+            if content := delta.content or delta.refusal:
+                text += content
+                said += content
                 answer = True
             if delta.tool_calls or delta.function_call:
                 text += _call_text(delta)
@@ -181,7 +198,8 @@ def _chunk(event: _Event) -> Chunk:
             finish_reason = choice.finish_reason
     if finish_reason == "error":
         return Chunk(usage=usage, error="the server ended the answer with finish_reason error")
-    return Chunk(text, output or answer, answer, finish_reason, usage=usage)
+    aside = len(said) < len(text)
+    return Chunk(text, output or answer, answer, finish_reason, usage=usage, said=said if aside else None)
 
 
 def _call_text(delta: _Delta) -> str:
@@ -217,6 +235,9 @@ def _merge(chunks: list[Chunk]) -> Chunk:
         any(chunk.done for chunk in chunks),
         next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None),
         next((chunk.error for chunk in chunks if chunk.error), None),
+        None
+        if all(chunk.said is None for chunk in chunks)
+        else "".join(chunk.text if chunk.said is None else chunk.said for chunk in chunks),
     )
 
 

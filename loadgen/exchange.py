@@ -3,12 +3,15 @@
     send     a POST whose response gathers in `Arrivals`; the caller's wait ends with the stream, before any parsing
     parse    in slices between the socket reads: when the stream has ended, or another 64 KiB have gathered
     judge    ok, failed with a kind, or cancelled; then the row goes out
+    then     the next turn of a conversation: it has the answer in it, so its maker waits until that is parsed
 
 Time limits: `connect` is the transport's. `first` runs until the first output event: comments and role events do not
-satisfy it. `idle` runs from any byte to the next. `total` runs from the send to the end.
+satisfy it. `idle` runs from any byte to the next. `total` runs from the send to the end. A user who leaves cuts the
+answer off as a time limit does, so long after the request was due; that is no failure.
 """
 
 import asyncio
+import math
 import re
 import ssl
 from collections import deque
@@ -20,6 +23,7 @@ import msgspec
 from loadgen.answer import Answer
 from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
+from loadgen.conversation import next_turn
 from loadgen.dialects import Dialect, body, error_body
 from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices
@@ -51,6 +55,18 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     count_text: Callable[[str], int] | None = None
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """What the load goes on with when a stream has ended."""
+
+    ok: bool  # False: it is plain already, before anything is parsed, that the request failed
+    then: Request | None = None  # the next turn of its conversation, where there is one and this one went well
+    then_due_ns: int | None = None  # wall clock
+
+
+_WELL, _BADLY = Sent(ok=True), Sent(ok=False)
+_LEFT = Failure("client", "the user left")  # stands in for a failure until the request is judged
+
+
 class Exchange:
     def __init__(self, wire: Wire, request: Request, phase: Phase, due_ns: int | None = None) -> None:
         self._wire = wire
@@ -58,31 +74,35 @@ class Exchange:
         self._phase: Phase = phase
         self._due_ns = due_ns  # wall clock; None: due when it is sent
         self._begun_ns = 0
-        self._answer = Answer(wire.line_limit_bytes, keep_text=wire.count_text is not None)
+        self._body = body(wire.dialect, request.prompt, request.want_output_tokens, request.extra)
+        self._answer = Answer(wire.line_limit_bytes, wire.count_text is not None, keep_said=request.then is not None)
         self._arrivals = Arrivals(lambda: wire.slices.submit(self._parse()))
         self._unparsed: deque[tuple[int, bytes]] = deque()
         self._failure: Failure | None = None
         self._watch: _Watch | None = None  # while the answer is awaited
         self._cancelled = False
+        self._parsed: asyncio.Future[Sent] | None = None  # awaited where another turn follows
 
-    async def run(self) -> bool:
-        """Send, and wait for the end of the stream; the row follows by itself. Raises only CancelledError.
-
-        False if it is plain already, before anything is parsed, that the request failed.
-        """
+    async def run(self) -> Sent:
+        """Send, and wait for the end of the stream; the row follows by itself. Raises only CancelledError."""
         loop = asyncio.get_running_loop()
+        if self._request.then is not None:
+            self._parsed = loop.create_future()
         self._begun_ns = wall_ns()
         try:
+            if self._leaves_in_s(self._begun_ns) <= 0:  # waited too long for its turn
+                self._failure = _LEFT
+                raise TimeoutError
             async with asyncio.timeout(None) as cut:
                 watch = self._watch = _Watch(self, cut, loop)
                 try:
-                    request, dialect = self._request, self._wire.dialect
-                    await self._wire.send(body(dialect, request.prompt, request.want_output_tokens), self._arrivals)
+                    message, self._body = self._body, b""  # which can be long, and is of no use afterwards
+                    await self._wire.send(message, self._arrivals)
                 finally:
                     self._watch = None
                     watch.stop()
         except TimeoutError:
-            pass  # a time limit, and the watch has set the failure; or the answer is broken
+            pass  # a time limit, and the failure is set; or the answer is broken
         except httpx.HTTPError as error:
             self._failure = _transport_failure(error)
             error.__traceback__ = None  # it holds this frame, which holds it
@@ -95,7 +115,10 @@ class Exchange:
             if not self._arrivals.ended:  # it was in flight until now, if it was sent at all
                 self._arrivals.give_up(wall_ns() if self._arrivals.sent_ns else 0)
             self._wire.slices.submit(self._finish())
-        return self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
+        if self._parsed is not None:
+            return await self._wire.slices.result(self._parsed)
+        well = self._failure is None and self._arrivals.error is None and self._arrivals.status == 200
+        return _WELL if well or self._failure is _LEFT else _BADLY
 
     def has_output(self) -> bool:
         for _ in self._parse():
@@ -104,6 +127,19 @@ class Exchange:
 
     def overdue(self, now_ns: int) -> tuple[Failure | None, float]:
         """The time limit that has passed, if one has; and the seconds until the next could."""
+        leaves_in_s = self._leaves_in_s(now_ns)
+        if leaves_in_s <= 0:
+            return _LEFT, 0
+        failure, left_s = self._over_limit(now_ns)
+        return failure, min(left_s, leaves_in_s)
+
+    def _leaves_in_s(self, now_ns: int) -> float:
+        if self._request.leave_us is None:
+            return math.inf
+        due_ns = self._due_ns if self._due_ns is not None else self._arrivals.sent_ns or self._begun_ns
+        return (due_ns + self._request.leave_us * 1000 - now_ns) / 1e9
+
+    def _over_limit(self, now_ns: int) -> tuple[Failure | None, float]:
         limits, arrivals = self._wire.limits, self._arrivals
         if not arrivals.sent_ns:  # still connecting: the transport's limit
             return None, min(limits.first_s, limits.idle_s, limits.total_s)
@@ -144,7 +180,16 @@ class Exchange:
     def _finish(self) -> Iterator[None]:
         yield from self._parse()
         self._answer.close()
-        self._wire.emit(self._row())
+        row = self._row()
+        self._wire.emit(row)
+        if self._parsed is not None and not self._parsed.done():
+            self._parsed.set_result(self._sent(row))
+
+    def _sent(self, row: Row) -> Sent:
+        if row.status != "ok":
+            return _BADLY if row.status == "failed" else _WELL
+        then = next_turn(self._request, self._answer.said(), self._wire.dialect.api)
+        return Sent(ok=True, then=then, then_due_ns=self._arrivals.end_ns + then.think_us * 1000)
 
     def _row(self) -> Row:
         wire, request, arrivals, answer = self._wire, self._request, self._arrivals, self._answer
@@ -178,6 +223,13 @@ class Exchange:
             want_input_tokens=request.want_input_tokens,
             want_output_tokens=request.want_output_tokens,
             finish_reason=answer.finish_reason,
+            class_name=request.class_name,
+            item=request.item,
+            group=request.group,
+            shared_tokens=request.shared_tokens,
+            turn=request.turn,
+            session=request.index - request.turn if request.turn or request.then is not None else None,
+            left=status == "cancelled" and not self._cancelled,
             **msgspec.structs.asdict(answer.counts(wire.count_text)),
         )
 
@@ -187,6 +239,8 @@ class Exchange:
         failure = self._failed()
         if failure is None:
             return "ok", None
+        if failure is _LEFT:
+            return "cancelled", None
         return "failed", Failure(failure.kind, self._wire.secrets.hide(failure.message))
 
     def _failed(self) -> Failure | None:
@@ -229,7 +283,7 @@ class _Watch:
         self._cut = cut
         self._loop = loop
         self._ended = False
-        self._timer = loop.call_later(exchange.overdue(0)[1], self._look)
+        self._timer = loop.call_later(exchange.overdue(wall_ns())[1], self._look)
 
     def _look(self) -> None:
         failure, left_s = self._exchange.overdue(wall_ns())

@@ -20,7 +20,13 @@ FORMAT = 1
 
 Phase = Literal["warmup", "measure"]
 Status = Literal["ok", "failed", "cancelled"]
-EndedBy = Literal["requests", "duration", "interrupt", "errors"]
+EndedBy = Literal[
+    "requests",
+    "duration",
+    "schedule",  # the trace or the data set was used up
+    "interrupt",
+    "errors",
+]
 Kind = Literal[
     "connect",  # refused, unreachable, or lost before any byte of an answer
     "tls",
@@ -92,9 +98,13 @@ class LevelPlan(msgspec.Struct, frozen=True):
     speed: float | None = None
 
 
-class LevelRow(msgspec.Struct, frozen=True, kw_only=True):
+class LevelRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One level that ended. Times in us since the run's start; `cpu_us` is the processor time
-    in it of the client's process, of the busiest where there are several."""
+    in it of the client's process, of the busiest where there are several.
+
+    Open loop: of the `due` requests that the schedule had due before the level ended, `dropped` were never sent; at
+    most `waited_max` waited at once for the cap. Later turns of conversations are in no schedule, and not counted.
+    """
 
     level: int
     start_us: int
@@ -102,6 +112,9 @@ class LevelRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: EndedBy
     cpu_us: int
     clock_step_us: int
+    due: int | None = None
+    dropped: int | None = None
+    waited_max: int | None = None
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +125,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     api: str
     workload: dict[str, Any]
+    arrivals: str | None = None  # the law of the open loop
     levels: list[LevelPlan]
     seed: int
     salt: str

@@ -10,7 +10,6 @@ import itertools
 import os
 import platform
 import re
-import resource
 import secrets as entropy
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,20 +19,21 @@ from typing import Any
 import httpx
 import msgspec
 
+from loadgen.cap import places
+from loadgen.checks import check_data_sets, check_lengths, check_room, make_room, request_s
 from loadgen.clock import utc, wall_ns
 from loadgen.endpoint import Target, open_client, parse_target, root, secrets_in, under
-from loadgen.load import Job, Load, clear_the_way, planned, text_counter
-from loadgen.preflight import Server, Unusable, preflight
+from loadgen.load import Job, Load, clear_the_way, levels_of, text_counter
+from loadgen.open import NoRoom
+from loadgen.preflight import Server, preflight
 from loadgen.record import Header, LevelPlan, LevelRow, Row, RunWriter, Secrets, names_a_secret
 from loadgen.sending import Client
 from loadgen.settings import Settings
 from loadgen.sim import child
 from loadgen.workers import Workers
 from workloads.plan import digest
-from workloads.workload import Workload, input_text, mean_output, output_text
+from workloads.workload import Workload, input_text, output_text
 
-_LOOKED_AHEAD = 1000  # requests whose lengths are held against the server's limit before any load
-_OTHER_FILES = 64  # besides one for each stream
 _LIBRARIES = ("httpx", "httptools", "uvloop", "msgspec", "numpy")
 
 
@@ -95,10 +95,12 @@ async def probe(settings: Settings) -> Server:
 async def run(settings: Settings, watcher: Watcher) -> Outcome:
     """Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
     an interrupt before the load or a second one in it."""
-    _make_room(max(settings.concurrency))
+    make_room(settings)
+    check_data_sets(settings)
     async with _reached(settings) as reached:
         server = reached.server
-        _check_lengths(settings, server)
+        check_lengths(settings, server)
+        check_room(settings, server)
         start_ns = wall_ns() // 1000 * 1000  # what all times count from; the header has it to the microsecond
         header = _header(settings, reached.target, server, salt=entropy.token_hex(8), start_ns=start_ns)
         out = settings.out or _default_out(server, settings.workload, start_ns)
@@ -109,11 +111,14 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
             if settings.workers > 1:
                 load: Load | Workers = await Workers.start(job, settings.workers, sweep.emit, writer.flush)
             else:
-                load = Load(job, reached.client, sweep.emit, writer.flush)
+                cap = None if settings.max_concurrency is None else places(settings.max_concurrency)
+                load = Load(job, reached.client, sweep.emit, writer.flush, cap)
             reached.interrupts.load_begins()
             clear_the_way()
             try:
                 await sweep.run(header.levels, load)
+            except NoRoom as error:
+                raise NoRoom(f"{error}. What was measured before: loadgen report {writer.directory}") from None
             finally:
                 await load.aclose()
             return Outcome(writer.directory, reached.interrupts.event.is_set())
@@ -140,16 +145,15 @@ class _Sweep:
         self._watcher.on_row(row)
 
     async def run(self, plans: list[LevelPlan], load: Load | Workers) -> None:
-        first_s, token_s = self._server.request_tokens_s
-        request_s = first_s + token_s * mean_output(self._settings.workload)
+        took_s = request_s(self._settings, self._server)
         for plan in plans:
             await self._reset_prefix_cache()
             self._took_us = self._ended_well = 0
             self._watcher.on_level(plan)
-            row = await load.run_level(plan, request_s, self._stop)
+            row = await load.run_level(plan, took_s, self._stop)
             self._writer.add_level(row)
             if self._ended_well:
-                request_s = self._took_us / self._ended_well / 1e6
+                took_s = self._took_us / self._ended_well / 1e6
             if not self._watcher.after_level(self._writer.directory, row) or self._stop.is_set():
                 return
 
@@ -201,63 +205,57 @@ def _secrets_in(value: Any) -> list[str]:
     return [secret for inner in value for secret in _secrets_in(inner)] if isinstance(value, list) else []
 
 
-def _make_room(streams: int) -> None:
-    """Let this process have as many open files as the largest level needs. Raises ValueError where it may not."""
-    needed = streams + _OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ValueError(
-            f"--concurrency {streams} needs {needed} open files, and this process may have {hard}: "
-            "raise the limit (ulimit -Hn), or ask for less"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _check_lengths(settings: Settings, server: Server) -> None:
-    limit = server.facts["max_model_len"]
-    if limit is None:
-        return
-    ahead = itertools.islice(planned(settings, server, salt="", level=0), _LOOKED_AHEAD)
-    input_tokens, output_tokens = max(((r.want_input_tokens or 0, r.want_output_tokens) for r in ahead), key=sum)
-    if input_tokens + output_tokens > limit:
-        asked = f"{input_tokens} input and {output_tokens} output tokens"
-        hint = "choose shorter --input or --output"
-        raise Unusable(f"a request of {asked} is over the server's limit of {limit} (max_model_len): {hint}")
-
-
 def _default_out(server: Server, workload: Workload, start_ns: int) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", server.dialect.model.rsplit("/", 1)[-1])[:60]
-    place = Path("runs") / f"{utc(start_ns):%Y%m%d-%H%M%S}-{name}-{workload.name}"
+    work = re.sub(r"[^A-Za-z0-9._-]+", "-", workload.name)[:60]
+    place = Path("runs") / f"{utc(start_ns):%Y%m%d-%H%M%S}-{name}-{work}"
     others = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))  # within the same second
     return next(path for path in itertools.chain([place], others) if not path.exists())
 
 
 def _header(settings: Settings, target: Target, server: Server, *, salt: str, start_ns: int) -> Header:
     label = settings.target if settings.target.startswith("sim:") else target.label
-    workload = settings.workload
+    arrivals = None if settings.law is None else str(settings.law)
     return Header(
         loadgen=importlib.metadata.version("loadgen"),
         started_at=utc(start_ns).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         target=label,
         model=server.dialect.model,
         api=server.dialect.api,
-        workload={
-            "name": workload.name,
-            "input": input_text(workload.classes[0]),
-            "output": output_text(workload.classes[0]),
-            "digest": digest(workload, seed=settings.seed, api=server.dialect.api),
-        },
-        levels=[LevelPlan(level, concurrency) for level, concurrency in enumerate(settings.concurrency)],
+        workload=_workload(settings, server, arrivals),
+        arrivals=arrivals,
+        levels=levels_of(settings),
         seed=settings.seed,
         salt=salt,
-        slo=[],
+        slo=list(settings.slo),
         clock="kernel" if server.facts["stamped"] else "user",
         host=_host(),
         server=server.facts,
         options=settings.options,
     )
+
+
+def _workload(settings: Settings, server: Server, arrivals: str | None) -> dict[str, Any]:
+    workload, trace = settings.workload, settings.trace
+    classes = [
+        {
+            "name": one.name,
+            "weight": one.weight,
+            "input": input_text(one),
+            "output": output_text(one),
+            "slo": list(one.slo),
+        }
+        for one in workload.classes
+    ]
+    lengths = {key: classes[0][key] for key in ("input", "output")} if len(classes) == 1 else {}
+    plan_digest = digest(
+        workload,
+        seed=settings.seed,
+        api=server.dialect.api,
+        arrivals=arrivals,
+        trace_digest=None if trace is None else trace.digest,
+    )
+    return {"name": workload.name, **lengths, "digest": plan_digest, "classes": classes}
 
 
 def _host() -> dict[str, Any]:

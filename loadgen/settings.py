@@ -5,17 +5,24 @@ from typing import Any
 
 import msgspec
 
+from loadgen.course import Until
 from loadgen.dialects import Api
 from loadgen.endpoint import Access
 from loadgen.exchange import Limits
-from loadgen.levels import Until
 from loadgen.sse import LINE_LIMIT_BYTES
+from workloads.schedule import Law
+from workloads.traces import Trace
 from workloads.workload import Workload
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     target: str
-    concurrency: tuple[int, ...]
+    concurrency: tuple[int, ...] = ()  # closed loop
+    law: Law | None = None  # open loop; None: closed
+    rates: tuple[float, ...] = ()  # per second; a ramp has its own
+    trace: Trace | None = None  # law "trace"
+    speeds: tuple[float, ...] = ()
+    max_concurrency: int | None = None
     until: Until
     workload: Workload
     api: Api | None
@@ -25,8 +32,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     tokenizer: Path | None
     seed: int
-    max_rps: float | None
+    max_rps: float | None = None
     workers: int = 1
     line_limit_bytes: int = LINE_LIMIT_BYTES
+    slo: tuple[str, ...] = ()
     out: Path | None
     options: dict[str, Any]  # for run.json, without secrets

@@ -6,10 +6,13 @@ A job is an iterator: each step is a small piece of work. Between slices the eve
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from loadgen.clock import mono_ns
 
 SLICE_NS = 1_000_000
+
+Result = TypeVar("Result")
 
 
 class Slices:
@@ -32,6 +35,13 @@ class Slices:
             await asyncio.sleep(0)
         if self._task.done():
             self._task.result()
+
+    async def result(self, future: asyncio.Future[Result]) -> Result:
+        """What a submitted job will set. Raises what a job raised, since nothing is done after that."""
+        await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            self._task.result()
+        return await future
 
     async def aclose(self) -> None:
         self._task.cancel()

@@ -1,10 +1,12 @@
 """One plan over several processes, one stream of records.
 
-Worker k of n has each n-th slot and each n-th request of the finished plan, from the k-th on: nothing is drawn in a
-worker. The limit on requests in flight is global because the slots are. The starting process writes all rows.
+Worker k of n has each n-th slot, or each n-th due time, and each n-th request of the finished plan, from the k-th on:
+all draw the same, and none draws for itself. The limit on requests in flight is global because the slots are, or the
+places of the cap. The starting process writes all rows.
 
-    to a worker      its Job when it starts; then an Order for each level, and Stop
-    from a worker    Ready; Rows, and Ended after the last of a level; Fault, after which it ends
+    to a worker      its Job when it starts; then for each level an Order to make it ready, and Begin; and Stop
+    from a worker    Ready, when it has started and for each Order; Rows, and Ended after the last of a level; Fault,
+                     after which it ends
 """
 
 import asyncio
@@ -17,20 +19,24 @@ from typing import Any
 
 import msgspec
 
-from loadgen.clock import mono_ns
+from loadgen.cap import Places, places
+from loadgen.course import Share
 from loadgen.endpoint import open_client
-from loadgen.levels import Share
-from loadgen.load import Job, Load, clear_the_way
+from loadgen.levels import Moment, now
+from loadgen.load import Job, Load, RunLevel, clear_the_way
 from loadgen.record import LevelPlan, LevelRow, Row
 
 _READY_S = 30
-_BEGIN_NS = 50_000_000  # from an order to the first slot's start: time for all to prepare their prompts
+_BEGIN_NS = 20_000_000  # from Begin to the beginning: time for it to reach all
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
     plan: LevelPlan
     request_s: float
-    begin_ns: int
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    at: Moment
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -54,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 _encode = msgspec.msgpack.encode
-_to_worker = msgspec.msgpack.Decoder(Order | Stop).decode
+_to_worker = msgspec.msgpack.Decoder(Order | Begin | Stop).decode
 _from_worker = msgspec.msgpack.Decoder(Ready | Rows | Ended | Fault).decode
 
 
@@ -73,10 +79,12 @@ class Workers:
         made = cls(emit, flush)
         context = multiprocessing.get_context("spawn")
         try:
+            shared = job.settings.max_concurrency
+            cap = None if shared is None else places(shared, workers)
             for worker in range(workers):
                 ours, theirs = context.Pipe()
                 own = msgspec.structs.replace(job, share=Share(worker, workers))
-                process = context.Process(target=_work, args=(theirs, own), daemon=True)
+                process = context.Process(target=_work, args=(theirs, own, cap), daemon=True)
                 process.start()
                 theirs.close()
                 made._processes.append(process)
@@ -94,9 +102,9 @@ class Workers:
 
     async def run_level(self, plan: LevelPlan, request_s: float, stop: asyncio.Event) -> LevelRow:
         busy = self._pipes[: plan.concurrency]  # fewer slots than workers: the others have none
-        order = _encode(Order(plan, request_s, mono_ns() + _BEGIN_NS))
-        for pipe in busy:
-            pipe.send_bytes(order)
+        self._tell(busy, Order(plan, request_s))
+        await self._wait_for(len(busy))
+        self._tell(busy, Begin(now().later(_BEGIN_NS)))
         stopping = asyncio.create_task(self._pass_on(stop))
         try:
             ended = await self._wait_for(len(busy))
@@ -125,8 +133,12 @@ class Workers:
 
     async def _pass_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        for pipe in self._pipes:
-            pipe.send_bytes(_encode(Stop()))
+        self._tell(self._pipes, Stop())
+
+    def _tell(self, pipes: list[Connection], message: Order | Begin | Stop) -> None:
+        encoded = _encode(message)
+        for pipe in pipes:
+            pipe.send_bytes(encoded)
 
     def _on_readable(self, pipe: Connection) -> None:
         try:
@@ -144,7 +156,8 @@ class Workers:
 
 
 def _joined(rows: list[LevelRow]) -> LevelRow:
-    """One row of several: the processor time is that of the busiest process, which limits them all."""
+    """One row of several: the processor time is that of the busiest process, which limits them all; no more waited at
+    once than in all of them at their worst."""
     ends = {row.ended_by for row in rows}
     return msgspec.structs.replace(
         rows[0],
@@ -153,26 +166,34 @@ def _joined(rows: list[LevelRow]) -> LevelRow:
         ended_by=next((end for end in ("interrupt", "errors") if end in ends), rows[0].ended_by),
         cpu_us=max(row.cpu_us for row in rows),
         clock_step_us=max((row.clock_step_us for row in rows), key=abs),
+        due=_sum([row.due for row in rows]),
+        dropped=_sum([row.dropped for row in rows]),
+        waited_max=_sum([row.waited_max for row in rows]),
     )
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 # In the worker
 
 
-def _work(pipe: Connection, job: Job) -> None:
+def _work(pipe: Connection, job: Job, cap: Places | None) -> None:
     import uvloop
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one says when to stop
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         try:
-            uvloop.run(_serve(pipe, job))
+            uvloop.run(_serve(pipe, job, cap))
         except (OSError, ValueError) as error:
             pipe.send_bytes(_encode(Fault(f"a worker process failed: {error}")))
 
 
-async def _serve(pipe: Connection, job: Job) -> None:
+async def _serve(pipe: Connection, job: Job, cap: Places | None) -> None:
     loop = asyncio.get_running_loop()
-    orders: asyncio.Queue[Order | None] = asyncio.Queue()
+    told: asyncio.Queue[Order | Begin | None] = asyncio.Queue()
     stop = asyncio.Event()
     rows: list[Row] = []
 
@@ -182,12 +203,12 @@ async def _serve(pipe: Connection, job: Job) -> None:
         except (EOFError, OSError):
             loop.remove_reader(pipe.fileno())
             stop.set()
-            orders.put_nowait(None)
+            told.put_nowait(None)
             return
         if isinstance(message, Stop):
             stop.set()
         else:
-            orders.put_nowait(message)
+            told.put_nowait(message)
 
     def flush() -> None:
         if rows:
@@ -195,12 +216,17 @@ async def _serve(pipe: Connection, job: Job) -> None:
             rows.clear()
 
     async with open_client(job.settings.access) as client:
-        load = Load(job, client, rows.append, flush)
+        load = Load(job, client, rows.append, flush, cap)
+        level: RunLevel | None = None
         loop.add_reader(pipe.fileno(), on_readable)
         clear_the_way()
         pipe.send_bytes(_encode(Ready()))
-        while (order := await orders.get()) is not None:
-            row = await load.run_level(order.plan, order.request_s, stop, order.begin_ns)
-            flush()
-            pipe.send_bytes(_encode(Ended(row)))
+        while (message := await told.get()) is not None:
+            if isinstance(message, Order):
+                level = load.prepare(message.plan, message.request_s)
+                pipe.send_bytes(_encode(Ready()))
+            elif level is not None:
+                row = await level(stop, message.at)
+                flush()
+                pipe.send_bytes(_encode(Ended(row)))
         await load.aclose()

@@ -2,12 +2,13 @@
 
 import asyncio
 import heapq
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
-from loadgen import clock, levels
+from loadgen import clock, closed, levels
+from loadgen import open as open_module
 
 T = TypeVar("T")
 
@@ -32,11 +33,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
+class VirtualAlarm:
+    """Rings in the loop's own time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, due_ns: int) -> None:
+        self.close()
+        self._timer = self._loop.call_at(due_ns / 1e9, self._ring)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 def in_virtual_time(monkeypatch: pytest.MonkeyPatch, main: Coroutine[Any, Any, T]) -> T:
     """The result of `main`; the clocks of the levels follow the loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
-        for module in (clock, levels):
+        monkeypatch.setattr(open_module, "Alarm", VirtualAlarm)
+        for module in (clock, levels, closed, open_module):
             monkeypatch.setattr(module, "mono_ns", lambda: round(loop.time() * 1e9))
-            monkeypatch.setattr(module, "wall_ns", lambda: 10**18 + round(loop.time() * 1e9))
+            if hasattr(module, "wall_ns"):
+                monkeypatch.setattr(module, "wall_ns", lambda: 10**18 + round(loop.time() * 1e9))
         return runner.run(main)

@@ -323,7 +323,7 @@ LOAD = ["--concurrency", "4", "--requests", str(3 * len(CASES)), "--input", "32"
 def test_a_run_survives_them_all(
     somewhere: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("loadgen.levels.FAILURE_PAUSE_S", 0.001)
+    monkeypatch.setattr("loadgen.closed.FAILURE_PAUSE_S", 0.001)
     with listening_in_a_thread(Turning().turn()) as server:
         flags = [*LOAD, "--max-event", "2MiB", "--timeout", "first=2s,idle=2s,total=3s"]
         code = execute(["run", server.url(), *flags])
@@ -357,7 +357,7 @@ def test_no_name_or_message_reaches_the_terminal_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(plots, "draw", lambda *_: None)
-    monkeypatch.setattr("loadgen.levels.FAILURE_PAUSE_S", 0.001)
+    monkeypatch.setattr("loadgen.closed.FAILURE_PAUSE_S", 0.001)
     api = Api(models=[f"tiny{TERMINAL}"])
     flags = ["--concurrency", "1", "--requests", "3", "--input", "32", "--output", "4", "--out", "here"]
     with listening_in_a_thread(api) as server:

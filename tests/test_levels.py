@@ -1,295 +1,85 @@
-"""Levels of closed loop in virtual time, against a sender that takes as long as it is told."""
+"""What both loops share, in virtual time: who is sent away when, and what a level's row counts from."""
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import pytest
 
 from loadgen import levels
-from loadgen.levels import DRAIN_S, FAILURE_PAUSE_MAX_S, HOPELESS_FAILURES, Course, Until, closed_loop
-from loadgen.record import LevelPlan, LevelRow, Phase
+from loadgen.clock import Drift
+from loadgen.course import Course, Until
+from loadgen.levels import Moment, Users, Watch, now
+from loadgen.record import LevelPlan
 from tests.fakes_time import in_virtual_time
-from workloads.request import Request
 
 
-def requests() -> Iterator[Request]:
-    for index in itertools.count():
-        yield Request(index=index, level=0, prompt="x", want_input_tokens=1, want_output_tokens=1)
+def test_a_moment_is_one_on_both_clocks() -> None:
+    at = now()
+    assert at.wall_ns % 1000 == 0
+    later = at.later(5_000_000)
+    assert (later.mono_ns - at.mono_ns, later.wall_ns - at.wall_ns) == (5_000_000, 5_000_000)
+    assert at.mono_of(later.wall_ns) == later.mono_ns
+    again = now()
+    assert abs((again.wall_ns - at.wall_ns) - (again.mono_ns - at.mono_ns)) < 50_000_000
 
 
-class Sender:
-    """Takes `took_s` for a request, and `ok(index)` says whether it goes well."""
+def test_the_idle_are_sent_away_when_the_level_is_over_and_the_busy_when_they_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone: list[tuple[str, float, bool]] = []
 
-    def __init__(self, took_s: float = 1.0, ok: Callable[[int], bool] = lambda _: True) -> None:
-        self.took_s = took_s
-        self.ok = ok
-        self.course: Course | None = None
-        self.sent: list[tuple[float, int, Phase]] = []  # seconds since the level's start, index, phase
-        self.in_flight = 0
-        self.most_in_flight = 0
-        self.cancelled = 0
-        self.begun_s = 0.0
-
-    async def __call__(self, request: Request, phase: Phase) -> bool:
+    async def main() -> int:
         loop = asyncio.get_running_loop()
-        self.sent.append((round(loop.time() - self.begun_s, 6), request.index, phase))
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        try:
-            await asyncio.sleep(self.took_s)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        finally:
-            self.in_flight -= 1
-        assert self.course is not None
-        self.course.finished(self.ok(request.index))
-        return self.ok(request.index)
+        begun_s = loop.time()
+        users, course, looks = Users(), Course(Until()), 0
 
-    def of(self, phase: Phase) -> list[tuple[float, int]]:
-        return [(at, index) for at, index, its in self.sent if its == phase]
-
-
-class Level:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-
-    def __call__(
-        self,
-        slots: int,
-        until: Until,
-        sender: Sender,
-        *,
-        request_s: float = 1.0,
-        stop_after_s: float | None = None,
-        cancel_after_s: float | None = None,
-        wait_turn: Callable[[], Awaitable[None]] | None = None,
-    ) -> LevelRow:
-        async def main() -> LevelRow:
-            loop = asyncio.get_running_loop()
-            sender.begun_s = loop.time()
-            sender.course = Course(slots, until)
-            stop = asyncio.Event()
-            if stop_after_s is not None:
-                loop.call_later(stop_after_s, stop.set)
-            level = asyncio.ensure_future(
-                closed_loop(
-                    LevelPlan(3, slots), requests(), sender, sender.course,
-                    request_s=request_s, stop=stop, start_ns=10**18, wait_turn=wait_turn,
-                )
-            )  # fmt: skip
-            if cancel_after_s is not None:
-                loop.call_later(cancel_after_s, level.cancel)
+        async def user(name: str, seconds: float) -> None:
+            finished = False
             try:
-                return await level
+                await asyncio.sleep(seconds)
+                finished = True
             finally:
-                assert sender.in_flight == 0
-                assert asyncio.all_tasks() == {asyncio.current_task()}
+                gone.append((name, round(loop.time() - begun_s, 3), finished))
 
-        return in_virtual_time(self._monkeypatch, main())
+        def look() -> None:
+            nonlocal looks
+            looks += 1
 
+        users.add(user("idle", 100))
+        users.add(user("busy", 100), busy=True)
+        users.add(user("short", 2))
+        loop.call_later(10.5, course.end, "errors")
+        await users.see_out(course, asyncio.Event(), Drift(), look)
+        return looks
 
-@pytest.fixture
-def level(monkeypatch: pytest.MonkeyPatch) -> Level:
-    return Level(monkeypatch)
-
-
-def lasted_s(row: LevelRow) -> float:
-    return (row.end_us - row.start_us) / 1e6
-
-
-def test_requests_are_counted_exactly_and_warm_up_is_extra(level: Level) -> None:
-    sender = Sender()
-    row = level(4, Until(requests=10), sender)
-    assert len(sender.of("measure")) == 10
-    assert len(sender.of("warmup")) == 4
-    assert sorted(index for _, index, _ in sender.sent) == list(range(14))
-    assert row.ended_by == "requests"
-    assert row.level == 3
+    looks = in_virtual_time(monkeypatch, main())
+    assert [(name, finished) for name, _, finished in gone] == [("short", True), ("idle", False), ("busy", True)]
+    assert gone[1][1] <= 10.5 + levels.CLOCK_SAMPLE_S
+    assert looks == pytest.approx(90 / levels.CLOCK_SAMPLE_S, abs=2)  # at each look since the end
 
 
-@pytest.mark.parametrize("slots", [1, 7, 64])
-def test_concurrency_is_reached_and_never_exceeded(level: Level, slots: int) -> None:
-    sender = Sender()
-    level(slots, Until(requests=5 * slots), sender)
-    assert sender.most_in_flight == slots
+def test_a_fault_of_one_is_raised_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        users = Users()
+
+        async def fail() -> None:
+            raise ZeroDivisionError
+
+        users.add(asyncio.sleep(100), busy=True)
+        users.add(fail())
+        with pytest.raises(ZeroDivisionError):
+            await users.see_out(Course(Until()), asyncio.Event(), Drift())
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    in_virtual_time(monkeypatch, main())
 
 
-def test_slots_start_one_after_another_over_one_request(level: Level) -> None:
-    sender = Sender(took_s=8)
-    level(4, Until(requests=4), sender, request_s=8)
-    assert [at for at, _ in sender.of("warmup")] == [0, 2, 4, 6]
-    assert [at for at, _ in sender.of("measure")] == [8, 10, 12, 14]
+def test_the_row_counts_from_the_runs_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        watch = Watch(LevelPlan(3, 8), Moment(0, 10**18 + 2_000_000_000), 10**18)
+        await asyncio.sleep(0)
+        row = watch.row("requests", due=7, dropped=0)
+        assert (row.level, row.start_us, row.ended_by) == (3, 2_000_000, "requests")
+        assert row.end_us == 1_000_000_000  # the virtual clock begins at 1000 s
+        assert (row.due, row.dropped, row.waited_max) == (7, 0, None)
 
-
-def test_all_is_warm_up_until_the_last_slot_has_started(level: Level) -> None:
-    sender = Sender(took_s=1)
-    level(3, Until(requests=3), sender, request_s=6)  # slots start at 0, 2 and 4
-    assert [at for at, _ in sender.of("warmup")] == [0, 1, 2, 2, 3, 3, 4]
-    assert min(at for at, _ in sender.of("measure")) >= 4
-
-
-def test_the_duration_counts_from_the_first_measured_request(level: Level) -> None:
-    sender = Sender(took_s=1)
-    row = level(2, Until(duration_s=10), sender)
-    starts = [at for at, _ in sender.of("measure")]
-    assert (min(starts), max(starts)) == (1.0, 10.5)  # 20 requests; the next would start 10 s after the first
-    assert len(starts) == 20
-    assert row.ended_by == "duration"
-    assert lasted_s(row) == pytest.approx(11.5)  # what has started is let end
-
-
-def test_whichever_comes_first_ends_the_level(level: Level) -> None:
-    assert level(1, Until(requests=3, duration_s=10), Sender()).ended_by == "requests"
-    assert level(1, Until(requests=30, duration_s=10), Sender()).ended_by == "duration"
-
-
-def test_the_duration_waits_for_so_many_requests_a_slot(level: Level) -> None:
-    sender = Sender(took_s=7)
-    row = level(2, Until(duration_s=10, per_slot=5), sender)
-    assert len(sender.of("measure")) == 10
-    assert row.ended_by == "duration"
-
-
-def test_so_many_errors_end_the_level_though_others_succeed(level: Level) -> None:
-    sender = Sender(took_s=0.01, ok=lambda index: index % 2 == 0)
-    row = level(4, Until(requests=1000, errors=3), sender)
-    assert row.ended_by == "errors"
-    assert len(sender.sent) <= 6 + 4
-
-
-def test_a_level_without_any_success_is_given_up(level: Level) -> None:
-    sender = Sender(took_s=0.01, ok=lambda _: False)
-    row = level(4, Until(requests=1000), sender)
-    assert row.ended_by == "errors"
-    assert HOPELESS_FAILURES <= len(sender.sent) < HOPELESS_FAILURES + 4
-    many = Sender(took_s=0.01, ok=lambda _: False)
-    level(50, Until(requests=1000), many)
-    assert 100 <= len(many.sent) < 150
-
-
-def test_a_single_success_keeps_the_level_going(level: Level) -> None:
-    sender = Sender(took_s=0.01, ok=lambda index: index == 0)
-    row = level(4, Until(requests=200), sender)
-    assert row.ended_by == "requests"
-    assert len(sender.of("measure")) == 200
-
-
-def test_a_slot_pauses_longer_after_each_failure_up_to_a_limit(level: Level) -> None:
-    sender = Sender(took_s=0, ok=lambda index: index == 0 or index > 1500)
-    level(1, Until(requests=1510), sender, request_s=0)
-    starts = [at for at, _, _ in sender.sent]
-    gaps = [round(after - before, 6) for before, after in itertools.pairwise(starts)]
-    assert gaps[:7] == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
-    assert set(gaps[7:1500]) == {FAILURE_PAUSE_MAX_S}
-    assert set(gaps[1501:]) == {0}
-
-
-def test_a_stop_lets_what_is_under_way_end_and_starts_no_more(level: Level) -> None:
-    sender = Sender(took_s=3)
-    row = level(3, Until(requests=1000), sender, stop_after_s=4)
-    assert row.ended_by == "interrupt"
-    assert max(at for at, _, _ in sender.sent) < 4
-    assert sender.cancelled == 0
-    assert 4 < lasted_s(row) <= 7
-
-
-def test_after_a_stop_the_drain_has_a_limit(level: Level) -> None:
-    sender = Sender(took_s=100)
-    row = level(3, Until(requests=1000), sender, stop_after_s=4)
-    assert sender.cancelled == 3
-    assert 4 + DRAIN_S <= lasted_s(row) <= 4 + DRAIN_S + 2 * levels.CLOCK_SAMPLE_S
-
-
-def test_a_stop_does_not_wait_for_slots_that_have_not_started(level: Level) -> None:
-    sender = Sender(took_s=1)
-    row = level(4, Until(requests=1000), sender, request_s=400, stop_after_s=10)
-    assert row.ended_by == "interrupt"
-    assert lasted_s(row) <= 10 + 2 * levels.CLOCK_SAMPLE_S
-    assert len(sender.of("measure")) == 0
-
-
-def test_a_stop_does_not_wait_for_a_pause(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "FAILURE_PAUSE_S", 60)
-    monkeypatch.setattr(levels, "FAILURE_PAUSE_MAX_S", 60)
-    row = level(2, Until(requests=1000), Sender(ok=lambda _: False), stop_after_s=10)
-    assert lasted_s(row) <= 10 + 2 * levels.CLOCK_SAMPLE_S
-
-
-def turns(period_s: float) -> Callable[[], Awaitable[None]]:
-    line = asyncio.Lock()
-
-    async def wait_turn() -> None:
-        async with line:
-            await asyncio.sleep(period_s)
-
-    return wait_turn
-
-
-def test_a_turn_is_waited_for_before_each_request(level: Level) -> None:
-    sender = Sender(took_s=0.01)
-    level(4, Until(requests=8), sender, wait_turn=turns(2.0))
-    starts = [at for at, _, _ in sender.sent]
-    assert starts == [2.0 * turn for turn in range(1, 13)]
-    assert [phase for _, _, phase in sender.sent] == ["warmup"] * 4 + ["measure"] * 8
-
-
-@pytest.mark.parametrize("ended_by", ["duration", "interrupt"])
-def test_nobody_in_the_line_starts_after_the_end(level: Level, ended_by: str) -> None:
-    sender = Sender(took_s=0.01)
-    stop_after_s = 120.5 if ended_by == "interrupt" else None
-    row = level(100, Until(duration_s=20), sender, wait_turn=turns(1.0), request_s=0, stop_after_s=stop_after_s)
-    assert row.ended_by == ended_by
-    assert max(at for at, _, _ in sender.sent) == 120
-    assert lasted_s(row) <= 121 + 2 * levels.CLOCK_SAMPLE_S
-
-
-def test_a_cancelled_level_leaves_nothing_behind(level: Level) -> None:
-    sender = Sender(took_s=100)
-    with pytest.raises(asyncio.CancelledError):
-        level(3, Until(requests=1000), sender, cancel_after_s=2)
-    assert sender.cancelled == 3
-
-
-def test_a_fault_of_ours_ends_the_level_at_once(level: Level) -> None:
-    class Faulty(Sender):
-        async def __call__(self, request: Request, phase: Phase) -> bool:
-            if request.index == 5:
-                raise ZeroDivisionError
-            return await super().__call__(request, phase)
-
-    sender = Faulty(took_s=3)
-    with pytest.raises(ZeroDivisionError):
-        level(3, Until(requests=1000), sender)
-
-
-def test_the_row_counts_from_the_runs_start(level: Level) -> None:
-    row = level(1, Until(requests=2), Sender(took_s=2))
-    assert (row.start_us, row.end_us) == (1_000_000_000, 1_006_000_000)
-    assert row.cpu_us > 0
-    assert abs(row.clock_step_us) < 1_000_000
-
-
-def course(slots: int, until: Until, **changes: Any) -> Course:
-    made = Course(slots, until)
-    for _ in range(slots):
-        made.begin_slot()
-    return made
-
-
-def test_the_course_is_over_for_all_slots_at_once() -> None:
-    made = course(2, Until(requests=1))
-    assert [made.next_phase(now_ns) for now_ns in (0, 1, 2)] == ["measure", None, None]
-    assert made.begin_slot() is None
-    assert made.ended_by == "requests"
-
-
-def test_errors_after_the_end_do_not_change_why_it_ended() -> None:
-    made = course(1, Until(requests=1))
-    made.next_phase(0)
-    made.next_phase(1)
-    for _ in range(HOPELESS_FAILURES):
-        made.finished(ok=False)
-    assert made.ended_by == "requests"
+    in_virtual_time(monkeypatch, main())

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.course import Share, Until
 from loadgen.exchange import Exchange
-from loadgen.levels import Share, Until
 from loadgen.load import _share_of, clear_the_way, text_counter
 from tests.fakes import a_request, a_wire, serve
 from tests.fakes_api import tokenizer_file
@@ -55,7 +56,9 @@ def test_a_file_that_is_no_tokenizer_is_a_mistake_of_the_user(content: str | Non
 # The collector stays out of the load: nothing may be left to it
 
 
-async def left_to_the_collector(url: str, send: Callable[[Exchange], Awaitable[None]], **changes: Any) -> list[str]:
+async def left_to_the_collector(
+    url: str, send: Callable[[Exchange], Awaitable[None]], asked: dict[str, Any] | None = None, **changes: Any
+) -> list[str]:
     """What ten requests leave in cycles, of our own: the server is in this process too."""
     rows: list[Row] = []
     async with a_wire(url, rows, **changes) as wire:
@@ -64,7 +67,7 @@ async def left_to_the_collector(url: str, send: Callable[[Exchange], Awaitable[N
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             for index in range(10):
-                await send(Exchange(wire, a_request(index), "measure"))
+                await send(Exchange(wire, msgspec.structs.replace(a_request(index), **(asked or {})), "measure"))
             await wire.slices.drain()
             await asyncio.sleep(0)
             gc.collect()
@@ -98,6 +101,13 @@ async def test_a_request_that_runs_into_a_limit_leaves_none_either(name: str) ->
     script, limits, *_ = EXPIRING[name]
     async with serve(script) as server:
         assert await left_to_the_collector(server.url, run, limits=limits) == []
+
+
+async def test_nor_does_a_turn_of_a_conversation_or_a_user_who_leaves() -> None:
+    async with serve(GOOD) as server:
+        assert await left_to_the_collector(server.url, run, {"then": a_request(1)}) == []
+    async with serve(EXPIRING["no answer"][0]) as server:
+        assert await left_to_the_collector(server.url, run, {"leave_us": 10_000}) == []
 
 
 async def test_a_refused_request_leaves_none_either(dead_port: int) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loadgen.cli import progress as progress_module
 from loadgen.cli.progress import Progress
-from loadgen.levels import Until
+from loadgen.course import Until
 from loadgen.preflight import Server
 from loadgen.record import Failure, LevelPlan, LevelRow, Row
 
@@ -77,6 +77,23 @@ def test_a_level_leaves_one_line(clock: Clock) -> None:
     assert screen.text() == (
         "level 2/3 · concurrency 8 · 3 ok/1 failed · 30 tok/s · TTFT 50.0 ms\n"  # due 1 ms before sent
     )
+
+
+@pytest.mark.parametrize(
+    ("plan", "load"),
+    [
+        (LevelPlan(1, None, 4.0), "4/s"),
+        (LevelPlan(1, None, 0.125), "0.125/s"),
+        (LevelPlan(1, None, 12.345678, 2.0), "speed 2 (12.35/s)"),
+        (LevelPlan(1, None, None, 0.5), "speed 0.5"),
+    ],
+)
+def test_a_level_of_open_loop_is_named_by_its_rate(plan: LevelPlan, load: str, clock: Clock) -> None:
+    screen = Screen()
+    progress = Progress(screen, 3, Until())
+    progress.level(plan)
+    progress.level_ended(ended("schedule"))
+    assert screen.text() == f"level 2/3 \u00b7 {load} \u00b7 0 ok/0 failed \u00b7 0 tok/s\n"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ ROW = (
 LEVEL = '{"level":0,"start_us":0,"end_us":31000000,"ended_by":"requests","cpu_us":1234567,"clock_step_us":0}'
 HEADER_FIELDS = {
     *("format", "loadgen", "started_at", "target", "model", "api", "workload", "levels", "seed", "salt", "slo"),
-    *("clock", "host", "server", "options"),
+    *("arrivals", "clock", "host", "server", "options"),
 }
 ERROR_KINDS = {
     *("connect", "tls", "timeout_connect", "timeout_first", "timeout_idle", "timeout_total", "http_status"),
@@ -75,11 +75,16 @@ def test_a_level_row_is_the_contracts() -> None:
     assert msgspec.json.encode(msgspec.json.decode(LEVEL, type=LevelRow)).decode() == LEVEL
 
 
+def test_a_level_row_of_an_open_loop_has_more() -> None:
+    more = LEVEL.replace("}", ',"due":100,"dropped":3,"waited_max":0}')
+    assert msgspec.json.encode(msgspec.json.decode(more, type=LevelRow)).decode() == more
+
+
 def test_the_header_has_the_contracts_fields() -> None:
     written = json.loads(msgspec.json.encode(header()))
     assert set(written) == HEADER_FIELDS
     assert written["format"] == FORMAT == 1
-    assert written["levels"] == [{"level": 0, "concurrency": 8, "rate_per_s": None}]
+    assert written["levels"] == [{"level": 0, "concurrency": 8, "rate_per_s": None, "speed": None}]
 
 
 def test_the_kinds_of_error_are_the_contracts() -> None:

@@ -120,8 +120,8 @@ async def test_the_header_says_what_was_asked_and_found() -> None:
     header = json.loads((outcome.directory / "run.json").read_text())
     assert (header["format"], header["model"], header["api"], header["seed"]) == (1, "tiny", "chat", 5)
     assert header["levels"] == [
-        {"level": 0, "concurrency": 1, "rate_per_s": None},
-        {"level": 1, "concurrency": 3, "rate_per_s": None},
+        {"level": 0, "concurrency": 1, "rate_per_s": None, "speed": None},
+        {"level": 1, "concurrency": 3, "rate_per_s": None, "speed": None},
     ]
     assert header["server"]["dropped"] == ["ignore_eos"]
     assert header["server"]["template_tokens"] == 7
@@ -168,7 +168,7 @@ async def test_a_prefix_cache_is_reset_before_each_level_where_it_can_be(status:
 
 @on_uvloop
 async def test_a_server_that_fails_under_load_makes_rows_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.levels.FAILURE_PAUSE_S", 0.001)
+    monkeypatch.setattr("loadgen.closed.FAILURE_PAUSE_S", 0.001)
     api, told = Api(), Told()
 
     def break_down(_: Server) -> None:

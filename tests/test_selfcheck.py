@@ -19,7 +19,7 @@ from analysis import plots
 from loadgen import clock
 from loadgen.arrivals import Arrivals
 from loadgen.cli.app import execute
-from loadgen.exchange import Exchange
+from loadgen.exchange import Exchange, Sent
 from loadgen.transport import Post, StampedTransport
 from tests import fakes_run
 from tests.fakes_api import LAST_CHUNK, STREAM_HEAD, Api, chunked, listening_in_a_thread
@@ -93,7 +93,7 @@ def at_the_first_request(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None
     acted = False
     real = Exchange.run
 
-    async def run(exchange: Exchange) -> bool:
+    async def run(exchange: Exchange) -> Sent:
         nonlocal acted
         if not acted:
             acted = True

@@ -202,3 +202,42 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="is no size: write a number of at least 1KiB"):
         values.size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [("2,4,8", (2, 4, 8)), ("1..16", (1, 2, 4, 8, 16)), ("0.5..3", (0.5, 1, 2, 3)), ("2/s, 10/s..15", (2, 10, 15))],
+)
+def test_several_rates(text: str, rates: tuple[float, ...]) -> None:
+    assert values.rates(text) == rates
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "'' is no rate"),
+        ("2,", "'' is no rate"),
+        ("0", "'0' is no rate"),
+        ("-1", "'-1' is no rate"),
+        ("1..x", "'x' is no rate"),
+        ("8..0.5", "the range 8..0.5 runs backwards, write 0.5..8"),
+        ("2,1..4", "a level is named twice"),
+    ],
+)
+def test_what_are_no_rates(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        values.rates(text)
+
+
+def test_factors() -> None:
+    assert values.factors("1,2") == (1, 2)
+    assert values.factors("0.25..1") == (0.25, 0.5, 1)
+    for text in ("0", "1/s", "fast", ""):
+        with pytest.raises(ValueError, match="is no speed: write a factor above 0"):
+            values.factors(text)
+
+
+def test_a_named_value_names_its_flag() -> None:
+    assert values.named("--x", int, "5") == 5
+    with pytest.raises(ValueError, match=r"^--x invalid literal"):
+        values.named("--x", int, "y")

@@ -1,6 +1,7 @@
 """Several processes send what one would: the same requests, the limit kept, one stream of rows; none is left."""
 
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -8,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
@@ -71,6 +73,26 @@ def test_three_workers_send_the_plan_of_one(tmp_path: Path) -> None:
     assert apis[3].most_in_flight > 3
 
 
+def test_three_workers_keep_the_one_schedule_and_the_one_cap(tmp_path: Path) -> None:
+    load: dict[str, Any] = {"rate": "150", "requests": 60, "max_concurrency": 3}
+    apis = {workers: Api(delay_s=0.03) for workers in (1, 3)}
+    outcomes = {workers: measured(tmp_path, api, workers=workers, **load) for workers, api in apis.items()}
+    due = {}
+    for workers, outcome in outcomes.items():
+        (end,) = levels_of(outcome)
+        rows = sorted(rows_of(outcome), key=lambda row: row["index"])
+        assert {row["status"] for row in rows} == {"ok"}
+        assert [row["index"] for row in rows] == list(range(len(rows)))
+        assert [row["phase"] for row in rows].count("measure") == 60
+        assert (end["ended_by"], end["due"], end["dropped"]) == ("requests", len(rows), 0)
+        assert end["waited_max"] > 10  # 100/s is what goes through
+        due[workers] = [row["due_us"] - end["start_us"] for row in rows]
+        assert apis[workers].most_in_flight == 3
+        sent_us = [row["sent_us"] for row in rows]
+        assert all(later >= earlier - 20_000 for earlier, later in itertools.pairwise(sent_us))  # nobody is passed over
+    assert due[1][:60] == due[3][:60]
+
+
 def test_a_stop_reaches_all_workers_and_keeps_what_has_ended(tmp_path: Path) -> None:
     seen = 0
 
@@ -112,4 +134,7 @@ def test_the_row_of_a_level_is_that_of_all_its_workers() -> None:
         LevelRow(level=2, start_us=5, end_us=90, ended_by="duration", cpu_us=30, clock_step_us=-40),
         LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=7),
     ]
+    assert _joined(rows).due is None
+    more = [msgspec.structs.replace(row, due=7, dropped=1, waited_max=2) for row in rows]
+    assert (_joined(more).due, _joined(more).dropped, _joined(more).waited_max) == (14, 2, 4)
     assert _joined(rows) == LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=-40)

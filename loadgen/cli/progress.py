@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from loadgen.clock import mono_ns
-from loadgen.levels import Until
+from loadgen.course import Until
 from loadgen.record import LevelPlan, LevelRow, Row
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Progress:
     def _line(self) -> str:
         assert self._plan is not None
         elapsed_s = (mono_ns() - self._begun_ns) / 1e9
-        parts = [f"level {self._plan.level + 1}/{self._levels}", f"concurrency {self._plan.concurrency}"]
+        parts = [f"level {self._plan.level + 1}/{self._levels}", _load(self._plan)]
         if self._live is not None and (left_s := self._left_s()) is not None:
             parts.append(f"{left_s:.0f} s left")
         parts += [f"{self._ok} ok/{self._failed} failed", f"{self._tokens / max(elapsed_s, 1e-9):.0f} tok/s"]
@@ -116,3 +116,12 @@ class Progress:
     def _say(self, text: str, style: str = "dim") -> None:
         shown = "".join(char for char in text if unicodedata.category(char)[0] != "C")
         self._console.print(Text(shown, style=style), soft_wrap=True)
+
+
+def _load(plan: LevelPlan) -> str:
+    if plan.concurrency is not None:
+        return f"concurrency {plan.concurrency}"
+    rate = None if plan.rate_per_s is None else f"{plan.rate_per_s:.4g}/s"
+    if plan.speed is None:
+        return "rate unknown" if rate is None else rate
+    return f"speed {plan.speed:g}" + ("" if rate is None else f" ({rate})")

@@ -42,15 +42,16 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
 
     from analysis import records, summary
     from loadgen.cli.progress import Progress
+    from loadgen.load import level_count
     from loadgen.run import Watcher
     from loadgen.run import run as start
 
-    progress = Progress(Console(stderr=True, quiet=options.quiet), len(chosen.concurrency), chosen.until)
+    progress = Progress(Console(stderr=True, quiet=options.quiet), level_count(chosen), chosen.until)
     done: list[Level] = []
 
     def after_level(directory: Path, row: "LevelRow") -> bool:
         progress.level_ended(row)
-        if options.concurrency is not None:
+        if options.concurrency is not None or chosen.law is not None:
             return True
         done.append(summary.summarize_level(records.read(directory, only=row.level), row.level))
         if summary.saturated(done):

@@ -1,9 +1,14 @@
 """Values as users write them, with their units. Each function raises ValueError with what was expected."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
+
+Number = TypeVar("Number", int, float)
+Text = TypeVar("Text")
+Value = TypeVar("Value")
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS_BYTES = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -38,13 +43,39 @@ def size_bytes(text: str) -> int:
 
 def levels(text: str) -> tuple[int, ...]:
     """`1,2,4`, or `1..64` for 1, 2, 4 ... 64 (doubling; the end is always a level), or both mixed."""
-    found: list[int] = []
+
+    def level(part: str) -> int:
+        if not part.isascii() or not part.isdecimal() or not 0 < int(part) <= _MOST:
+            raise ValueError(f"{text!r}: a level is a number from 1 to {_MOST}, as in 1,2,4 or 1..64 (got {part!r})")
+        return int(part)
+
+    return _doubling(text, level)
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """`2,4,8`, `0.5..4` or `1/s,10/s`: requests per second, in the same forms."""
+    return _doubling(text, rate_per_s)
+
+
+def factors(text: str) -> tuple[float, ...]:
+    """`1,2` or `0.5..4`: how many times as fast, in the same forms."""
+
+    def factor(part: str) -> float:
+        if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", part) or float(part) == 0:
+            raise ValueError(f"{part!r} is no speed: write a factor above 0, such as 1 or 0.5")
+        return float(part)
+
+    return _doubling(text, factor)
+
+
+def _doubling(text: str, parse: Callable[[str], Number]) -> tuple[Number, ...]:
+    found: list[Number] = []
     for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        low = _level(first, text)
-        high = _level(last, text) if dots else low
+        first, dots, last = (piece.strip() for piece in part.partition(".."))
+        low = parse(first)
+        high = parse(last) if dots else low
         if high < low:
-            raise ValueError(f"{text!r}: the range {part.strip()} runs backwards, write {high}..{low}")
+            raise ValueError(f"{text!r}: the range {part.strip()} runs backwards, write {last}..{first}")
         while low < high:
             found.append(low)
             low *= 2
@@ -52,12 +83,6 @@ def levels(text: str) -> tuple[int, ...]:
     if len(set(found)) < len(found):
         raise ValueError(f"{text!r}: a level is named twice")
     return tuple(found)
-
-
-def _level(text: str, whole: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text) <= _MOST:
-        raise ValueError(f"{whole!r}: a level is a number from 1 to {_MOST}, as in 1,2,4 or 1..64 (got {text!r})")
-    return int(text)
 
 
 def header(text: str) -> tuple[str, str]:
@@ -102,3 +127,11 @@ def timeouts(text: str) -> dict[str, float]:
         except ValueError as error:
             raise ValueError(f"--timeout {name}={error}") from None
     return limits
+
+
+def named(flag: str, parse: Callable[[Text], Value], text: Text) -> Value:
+    """Raises ValueError that begins with the flag."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{flag} {error}") from None

@@ -10,9 +10,9 @@ import asyncio
 
 import msgspec
 
+from loadgen.alarm import Alarm
 from loadgen.clock import mono_ns, wall_ns
 from loadgen.sim import tokens
-from loadgen.sim.alarm import Alarm
 from loadgen.sim.api import Answer, Completion
 from loadgen.sim.connection import STREAM_HEAD, Connection, chunk, plain
 from loadgen.sim.engine import Engine, Sequence
