@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 OFTEN = 0.9
 FOLDS = (1, 2, 3)  # blocks in one
+BATCHES = 10  # of a rate
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,17 +190,15 @@ def _observed(values: Floats, beyond: int, quantile: float) -> float | None:
 def _judge_rate(
     term: Term, requests: Requests, tokens: Floats, steady: Window | None, alpha: float, of: int
 ) -> Verdict:
-    """By a t interval over the rates of the blocks."""
+    """By a t interval over the rates of a few long blocks, so long that neighbours know little of each other."""
     if steady is None:
         return Verdict(term=str(term), verdict="UNDECIDED")
     times_us = np.repeat(requests.sent_us, requests.events) + requests.events_us
     inside = steady.holds(times_us) & np.repeat(~requests.failed, requests.events)
-    where = blocks.places(times_us[inside], steady.start_us, steady.end_us)
-    rates = np.bincount(where, weights=tokens[inside], minlength=blocks.BLOCKS) * (blocks.BLOCKS / steady.length_s)
-    mean, error = float(rates.mean()), float(rates.std(ddof=1)) / math.sqrt(blocks.BLOCKS)
-    low, high = (
-        mean + error * float(special.stdtrit(blocks.BLOCKS - 1, probability)) for probability in (alpha, 1 - alpha / of)
-    )
+    where = blocks.places(times_us[inside], steady.start_us, steady.end_us) // (blocks.BLOCKS // BATCHES)
+    rates = np.bincount(where, weights=tokens[inside], minlength=BATCHES) * (BATCHES / steady.length_s)
+    mean, error = float(rates.mean()), float(rates.std(ddof=1)) / math.sqrt(BATCHES)
+    low, high = (mean + error * float(special.stdtrit(BATCHES - 1, chance)) for chance in (alpha, 1 - alpha / of))
     return Verdict(
         term=str(term),
         verdict="PASS" if low >= term.limit else "FAIL" if high < term.limit else "UNDECIDED",
