@@ -100,7 +100,7 @@ def of_level(
     good = np.logical_and.reduce([requests.ok, ~missed, *(~one.unknown for one in fates)])
 
     def statement(held_to: Sequence[Term], chosen: Bools) -> Statement:
-        some = records.subset(requests, chosen)
+        some = requests if chosen.all() else records.subset(requests, chosen)
         events = np.repeat(chosen, requests.events)
         judged = [judge(term, some, tokens[events], steady, alpha=alpha / looks, of=count) for term in held_to]
         return Statement(goodput=goodput(some, good[chosen], missed[chosen], steady), verdicts=tuple(judged))
