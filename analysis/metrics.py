@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from analysis.records import Bools, Floats, Requests
 
+READING_TOKENS_PER_S = 10.0
+
 _COUNTED = ("usage", "tokenizer")  # sources that know how many tokens an event can hold
 
 
@@ -54,13 +56,26 @@ def answered(requests: Requests) -> Bools:
 
 def itl_ms(requests: Requests, chosen: Bools) -> Floats:
     """Gaps between one output event and the next, pooled over the chosen requests. Per event, not per token."""
+    gaps_ms: Floats = np.diff(requests.events_us)[_within(requests, chosen)].astype(np.float64)
+    gaps_ms /= 1e3
+    return gaps_ms
+
+
+def itl_at_us(requests: Requests, chosen: Bools) -> Floats:
+    """When each gap of `itl_ms` ended."""
+    inside = _within(requests, chosen)
+    at_us = np.repeat(requests.sent_us, requests.events)[1:][inside]
+    at_us += requests.events_us[1:][inside]
+    return at_us
+
+
+def _within(requests: Requests, chosen: Bools) -> Bools:
+    """Of each two neighbours among the events, whether they are of one request, a chosen one."""
     inside = np.repeat(chosen, requests.events)[1:]
     between = requests.starts[1:-1]
     between = between[(between > 0) & (between < len(requests.events_us))]
     inside[between - 1] = False  # from the last event of one request to the first of the next
-    gaps_ms: Floats = np.diff(requests.events_us)[inside].astype(np.float64)
-    gaps_ms /= 1e3
-    return gaps_ms
+    return inside
 
 
 def tpot_ms(requests: Requests, tokens: Floats) -> Floats:
@@ -73,6 +88,25 @@ def tpot_ms(requests: Requests, tokens: Floats) -> Floats:
     span = _event_us(requests, _last(requests)) - _event_us(requests, first)
     tpot: Floats = np.divide(span / 1e3, later, out=np.full(len(span), np.nan), where=later > 0)
     return tpot
+
+
+def stall_ms(requests: Requests, tokens: Floats, tokens_per_s: float = READING_TOKENS_PER_S) -> Floats:
+    """How long a reader waits for words after the first: the answer is played back at a reading speed, and stands still
+    where the next token has not arrived.
+
+    The stall up to an event is the largest lead, over it and those before, of arrival over reading:
+    time since the first event - tokens before / speed.
+    """
+    some = requests.events > 0
+    stalls = np.full(len(some), np.nan)
+    if not some.any():
+        return stalls
+    starts = requests.starts[:-1][some]
+    before = np.cumsum(tokens) - tokens
+    lead_ms = requests.events_us / 1e3 - before * (1e3 / tokens_per_s)
+    first = np.repeat(lead_ms[starts], requests.events[some])
+    stalls[some] = np.maximum.reduceat(lead_ms - first, starts)
+    return stalls
 
 
 def send_lag_ms(requests: Requests) -> Floats:

@@ -12,11 +12,13 @@ import numpy as np
 
 from analysis import metrics, prompts, records, window
 from analysis.quantiles import Distribution, distribution
+from analysis.verdicts import NOTHING, Goodput, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from analysis.records import Bools, Floats, Header, Requests
+    from analysis.verdicts import Statement
     from analysis.window import Window
 
 
@@ -65,6 +67,8 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """`goodput` and `verdicts` are filled for the classes of a mix, where an SLO is given."""
+
     name: str
     requests: Counts
     throughput: Rates
@@ -76,6 +80,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     e2e_ms: Distribution
     tokens: Tokens
     phases: Phases | None
+    goodput: Goodput | None = None
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,19 +89,26 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     later: Part
 
 
-def whole(requests: Requests, tokens: Floats, flow: window.Flow | None, header: Header) -> Part:
-    return _part("", requests, tokens, flow, _cacheable(requests, header))
+def whole(requests: Requests, tokens: Floats, steady: Window | None, flow: window.Flow | None, header: Header) -> Part:
+    return _part("", requests, tokens, steady, flow, _cacheable(requests, header))
 
 
-def classes(requests: Requests, tokens: Floats, steady: Window | None, header: Header) -> tuple[Part, ...]:
-    """Of each class of a mix, in the order of the workload; none where there is but one."""
+def classes(
+    requests: Requests,
+    tokens: Floats,
+    steady: Window | None,
+    header: Header,
+    stated: Mapping[str, Statement] | None = None,
+) -> tuple[Part, ...]:
+    """Of each class of a mix, in the order of the workload; none where there is but one. `stated` is by class."""
     planned = [kind.name for kind in header.workload.classes if kind.name is not None]
-    found = sorted({str(name) for name in np.unique(requests.class_name)} - {""} - set(planned))
-    names = [*planned, *found]
+    others = sorted({str(name) for name in np.unique(requests.class_name)} - {""} - set(planned))
+    names = [*planned, *others]
     if len(names) < 2:
         return ()
     chosen = [(name, np.strings.equal(requests.class_name, name)) for name in names]
-    return tuple(_parts(requests, tokens, steady, header, chosen))
+    found = _parts(requests, tokens, steady, header, chosen)
+    return tuple(_with(part, (stated or {}).get(part.name, NOTHING)) for part in found)
 
 
 def turns(requests: Requests, tokens: Floats, steady: Window | None, header: Header) -> Turns | None:
@@ -118,11 +131,21 @@ def _parts(
         some = records.subset(requests, mask)
         some_tokens = tokens[np.repeat(mask, requests.events)]
         flow = None if steady is None else window.flow(some, some_tokens, steady)
-        yield _part(name, some, some_tokens, flow, cacheable[mask])
+        yield _part(name, some, some_tokens, steady, flow, cacheable[mask])
 
 
-def _part(name: str, requests: Requests, tokens: Floats, flow: window.Flow | None, cacheable: Floats) -> Part:
+def _with(part: Part, statement: Statement) -> Part:
+    return msgspec.structs.replace(part, goodput=statement.goodput, verdicts=statement.verdicts)
+
+
+def _part(
+    name: str, requests: Requests, tokens: Floats, steady: Window | None, flow: window.Flow | None, cacheable: Floats
+) -> Part:
     sampled, answered = requests.measured & requests.ok, metrics.answered(requests)
+
+    def spread(values: Floats, chosen: Bools) -> Distribution:
+        return distribution(values[chosen], requests.due_us[chosen], steady)
+
     return Part(
         name=name,
         requests=_counts(requests),
@@ -131,12 +154,12 @@ def _part(name: str, requests: Requests, tokens: Floats, flow: window.Flow | Non
             output_tokens_per_s=None if flow is None else flow.output_tokens_per_s,
             total_tokens_per_s=None if flow is None else flow.total_tokens_per_s,
         ),
-        ttft_ms=distribution(metrics.ttft_ms(requests)[answered]),
-        ttft_sent_ms=distribution(metrics.ttft_sent_ms(requests)[answered]),
-        ttfat_ms=distribution(metrics.ttfat_ms(requests)[answered]),
-        itl_ms=distribution(metrics.itl_ms(requests, sampled)),
-        tpot_ms=distribution(metrics.tpot_ms(requests, tokens)[sampled]),
-        e2e_ms=distribution(metrics.e2e_ms(requests)[sampled]),
+        ttft_ms=spread(metrics.ttft_ms(requests), answered),
+        ttft_sent_ms=spread(metrics.ttft_sent_ms(requests), answered),
+        ttfat_ms=spread(metrics.ttfat_ms(requests), answered),
+        itl_ms=distribution(metrics.itl_ms(requests, sampled), metrics.itl_at_us(requests, sampled), steady),
+        tpot_ms=spread(metrics.tpot_ms(requests, tokens), sampled),
+        e2e_ms=spread(metrics.e2e_ms(requests), sampled),
         tokens=_tokens(requests, cacheable),
         phases=_phases(requests),
     )

@@ -35,7 +35,7 @@ class WorkloadClass(msgspec.Struct, frozen=True, kw_only=True):
     weight: float | None = None
     input: str | None = None
     output: str | None = None
-    slo: Any = None
+    slo: tuple[str, ...] | None = None
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     arrivals: str | None = None  # law of the open loop
     seed: int
-    slo: Any = None
+    slo: tuple[str, ...] | None = None
     clock: Literal["kernel", "user"]
     host: dict[str, Any] = {}
     server: dict[str, Any] = {}

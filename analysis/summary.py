@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from analysis import metrics, parts, quantiles, records, validity, window
+from analysis import metrics, parts, quantiles, records, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
-from analysis.evidence import Evidence, Finding
+from analysis.evidence import Evidence, Finding, changing
 from analysis.pace import Schedule, schedule
 
 if TYPE_CHECKING:
@@ -38,20 +38,6 @@ class Throughput(parts.Rates, frozen=True, kw_only=True):
     per_user_tokens_per_s: float | None
 
 
-class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    requests_per_s: float | None
-    share: float | None
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    term: str
-    verdict: Literal["PASS", "FAIL", "UNDECIDED"]
-    observed_ms: float | None
-    exceed: float | None
-    exceed_ci: tuple[float | None, float | None]
-    n_eff: int | None
-
-
 class ReadLag(msgspec.Struct, frozen=True, kw_only=True):
     """Over the measured requests, of the largest lag of each."""
 
@@ -73,7 +59,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A level as in summary.json. `server`, `floors`, `goodput` and `verdicts` are not filled yet.
+    """A level as in summary.json. `server` and `floors` are not filled yet.
 
     `schedule` is of the open loop, `classes` of a mix, `turns` of conversations.
     """
@@ -89,7 +75,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     achieved: Achieved
     schedule: Schedule | None
     throughput: Throughput
-    goodput: Goodput | None
+    goodput: verdicts.Goodput | None
     ttft_ms: quantiles.Distribution
     ttft_sent_ms: quantiles.Distribution
     ttfat_ms: quantiles.Distribution
@@ -100,7 +86,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     phases: parts.Phases | None
     classes: tuple[parts.Part, ...]
     turns: parts.Turns | None
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[verdicts.Verdict, ...]
     client: Client
     server: None = None
     floors: None = None
@@ -124,7 +110,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     workload: records.Workload
     arrivals: str | None
     seed: int
-    slo: Any
+    slo: tuple[str, ...] | None
     clock: Literal["kernel", "user"]
     host: dict[str, Any]
     server: dict[str, Any]
@@ -146,17 +132,22 @@ def summarize(directory: Path) -> Summary:
 
 def summarize_level(run: Run, level: int) -> Level:
     """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
-    header, requests = run.header, run.requests.get(level, records.NO_REQUESTS)
-    planned, ended = header.planned(level), run.ended.get(level)
+    header, planned, ended = run.header, run.header.planned(level), run.ended.get(level)
+    requests = run.requests.get(level, records.NO_REQUESTS)
     tokens = metrics.event_tokens(requests)
-    steady = window.find(requests, open_loop=planned.open_loop)
-    flow = None if steady is None else window.flow(requests, tokens, steady)
-    whole = parts.whole(requests, tokens, flow, header)
+    settled = _settled(requests, tokens, header, planned)
+    requests, held = (requests, None) if settled is None else (settled.requests, settled.window)
+    flow = None if held is None else window.flow(requests, tokens, held)
+    whole = parts.whole(requests, tokens, held, flow, header)
     kept = schedule(requests, ended) if planned.open_loop else None
     evidence = Evidence(
-        header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, itl=whole.itl_ms
-    )
+        header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, settled=settled,
+        whole=whole,
+    )  # fmt: skip
     found = validity.findings(evidence)
+    stated = verdicts.of_level(header, requests, tokens, held)
+    if validity.validity(found) == "INVALID":
+        stated = {name: verdicts.withheld(statement) for name, statement in stated.items()}
     return _rounded_level(
         Level(
             level=level,
@@ -172,17 +163,26 @@ def summarize_level(run: Run, level: int) -> Level:
             ),
             schedule=kept,
             throughput=_throughput(requests, tokens, flow, planned.concurrency),
-            goodput=None,
-            classes=parts.classes(requests, tokens, steady, header),
-            turns=parts.turns(requests, tokens, steady, header),
-            verdicts=(),
+            goodput=stated.get("", verdicts.NOTHING).goodput,
+            classes=parts.classes(requests, tokens, held, header, stated),
+            turns=parts.turns(requests, tokens, held, header),
+            verdicts=stated.get("", verdicts.NOTHING).verdicts,
             client=_client(header, ended, requests),
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
 
 
-_OF_THE_WHOLE = set(parts.Part.__struct_fields__) - {"name", "throughput"}
+def _settled(
+    requests: Requests, tokens: Floats, header: records.Header, planned: records.Planned
+) -> steady.Settled | None:
+    found = window.find(requests, open_loop=planned.open_loop)
+    if found is None or changing(header, planned):
+        return None if found is None else steady.Settled(requests=requests, window=found)
+    return steady.settle(requests, tokens, found, open_loop=planned.open_loop)
+
+
+_OF_THE_WHOLE = set(parts.Part.__struct_fields__) - {"name", "throughput", "goodput", "verdicts"}
 
 
 def write(summary: Summary, path: Path) -> None:
@@ -196,8 +196,18 @@ def dumps(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """0 where every level is valid, 4 where one is not or there is none."""
-    return 0 if summary.levels and all(level.validity == "VALID" for level in summary.levels) else 4
+    """4 where a level is INVALID or there is none; 1 where a verdict is FAIL, 3 where one is UNDECIDED; else 0."""
+    if not summary.levels or any(level.validity == "INVALID" for level in summary.levels):
+        return 4
+    stated = [statement for level in summary.levels for _, statement in statements(level)]
+    found = {one.verdict for statement in stated for one in statement.verdicts}
+    return 1 if "FAIL" in found else 3 if "UNDECIDED" in found else 0
+
+
+def statements(level: Level) -> list[tuple[str, verdicts.Statement]]:
+    """Of the level, at "", and of the classes of its mix, at their names."""
+    held: list[tuple[str, Level | parts.Part]] = [("", level), *((part.name, part) for part in level.classes)]
+    return [(name, verdicts.Statement(goodput=one.goodput, verdicts=one.verdicts)) for name, one in held]
 
 
 def load(level: Level) -> str:

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from analysis.evidence import Finding
     from analysis.parts import Counts, Part, Phases
     from analysis.summary import Level, Summary
+    from analysis.verdicts import Verdict
 
 UNKNOWN = "\N{EN DASH}"
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+_VERDICT_STYLES = {"PASS": "green", "FAIL": "bold red", "UNDECIDED": "yellow"}
 # Control, format (bidirectional overrides too), surrogate, private; line and paragraph separators.
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def show(run: Summary, console: Console) -> None:
-    """Prints what the workload is heavy in, the level table, one footnote for what is null, and the findings."""
+    """Prints what the workload is heavy in, the level table, one footnote for what is null, verdicts, and findings."""
     console.print(_line(f"{run.model or UNKNOWN}, {run.workload.name}, {run.target}", "bold"))
     if not run.levels:
         console.print(_line("no request was recorded", _STYLES["error"]))
@@ -39,6 +41,8 @@ def show(run: Summary, console: Console) -> None:
     console.print(table)
     if any(UNKNOWN in str(cell) for column in table.columns for cell in column.cells):
         console.print(_line(_footnote(run.levels), "dim"))
+    if any(level.goodput is not None for level in run.levels):
+        console.print(_verdicts(run))
     if any(level.findings for level in run.levels):
         console.print(_findings(run.levels))
 
@@ -83,6 +87,51 @@ def _table(run: Summary) -> Table:
         for part in _parts(level):
             table.add_row(*map(Text, _part_cells(part, leaving=leaving)), style=_STYLES["error" if invalid else "info"])
     return table
+
+
+def _verdicts(run: Summary) -> Table:
+    """A line for each term and one for the goodput, of each level and of the classes of its mix."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in (_load_head(run.levels), "SLO", "", "observed", "% over (interval)", "n_eff"):
+        table.add_column(head, justify="left" if head in ("SLO", "") else "right", overflow="fold")
+    for level in run.levels:
+        load = summary.load(level)
+        for name, statement in summary.statements(level):
+            of = f"{name}: " if name else ""
+            for one in statement.verdicts:
+                invalid = level.validity == "INVALID"
+                word = level.validity if invalid else one.verdict
+                cells = (
+                    load,
+                    safe(f"{of}{one.term}"),
+                    word,
+                    *_observed(one),
+                    UNKNOWN if one.n_eff is None else str(one.n_eff),
+                )
+                table.add_row(*map(Text, cells), style=_STYLES["error"] if invalid else _VERDICT_STYLES[one.verdict])
+                load = ""
+            if statement.goodput is not None:
+                rate, share = statement.goodput.requests_per_s, statement.goodput.share
+                missed = UNKNOWN if share is None else _percent(1 - share)
+                table.add_row(*map(Text, (load, safe(f"{of}goodput"), "", f"{number(rate)} req/s", missed)))
+                load = ""
+    return table
+
+
+def _observed(one: Verdict) -> tuple[str, str]:
+    """What was observed, and the share over the limit with its interval; of throughput the interval of the rate."""
+    if one.observed_per_s is not None:
+        low, high = one.per_s_ci
+        return f"{number(one.observed_per_s)} tok/s", f"{number(low)} to {number(high)} tok/s"
+    low, high = one.exceed_ci
+    if one.exceed is None or low is None or high is None:
+        return UNKNOWN, UNKNOWN
+    observed = UNKNOWN if one.observed_ms is None else f"{number(one.observed_ms)} ms"
+    return observed, f"{_percent(one.exceed)} ({_percent(low)} to {_percent(high)})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}" if share < 0.0995 else f"{100 * share:.0f}"
 
 
 def _load_head(levels: Sequence[Level]) -> str:

@@ -227,7 +227,7 @@ def _header(settings: Settings, target: Target, server: Server, *, salt: str, st
         levels=levels_of(settings),
         seed=settings.seed,
         salt=salt,
-        slo=[],
+        slo=list(settings.slo),
         clock="kernel" if server.facts["stamped"] else "user",
         host=_host(),
         server=server.facts,

@@ -35,5 +35,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_rps: float | None = None
     workers: int = 1
     line_limit_bytes: int = LINE_LIMIT_BYTES
+    slo: tuple[str, ...] = ()
     out: Path | None
     options: dict[str, Any]  # for run.json, without secrets

@@ -166,3 +166,46 @@ def test_event_tokens_sum_to_the_visible_tokens(rows: list[tuple[list[int], int]
     )
     sums = metrics.tokens_per_request(requests, metrics.event_tokens(requests))
     np.testing.assert_allclose(sums, [tokens for _, tokens in rows])
+
+
+def played_back(arrivals_ms: Sequence[float], each_ms: float) -> float:
+    """The reader as a loop: each token is read for `each_ms` as soon as it is there and those before are read."""
+    ready, stalled = arrivals_ms[0], 0.0
+    for arrival in arrivals_ms:
+        stalled += max(0.0, arrival - ready)
+        ready = max(ready, arrival) + each_ms
+    return stalled
+
+
+@pytest.mark.parametrize(
+    ("events", "stall"),
+    [
+        (ms(900), 0),
+        (ms(900, 950, 1000), 0),
+        (ms(0, 100, 200), 0),
+        (ms(0, 150, 250), 50),
+        (ms(0, 150, 400), 200),
+        (ms(0, 10, 20, 1000), 700),  # three tokens are read by 300
+    ],
+)
+def test_stall(events: list[int], stall: float) -> None:
+    requests = fakes.requests(fakes.row(0, events_us=events))
+    assert metrics.stall_ms(requests, metrics.event_tokens(requests)).tolist() == [stall]
+
+
+@fakes.few_examples
+@given(st.lists(st.lists(st.integers(0, 3_000_000), max_size=8).map(sorted), max_size=5), st.sampled_from([2, 10, 40]))
+def test_stall_is_what_a_reader_waits(streams: list[list[int]], speed: int) -> None:
+    requests = fakes.requests(*(fakes.row(i, i, events) for i, events in enumerate(streams)))
+    found = metrics.stall_ms(requests, metrics.event_tokens(requests), speed)
+    assert len(found) == len(streams)
+    for events, stall in zip(streams, found, strict=True):
+        if events:
+            assert stall == pytest.approx(played_back([time / 1e3 for time in events], 1e3 / speed), abs=1e-6)
+        else:
+            assert np.isnan(stall)
+
+
+def test_a_stall_counts_the_tokens_of_an_event() -> None:
+    requests = fakes.requests(fakes.row(0, events_us=ms(0, 1000, 2000), events_tokens=[10, 5, 1], output_tokens=16))
+    assert metrics.stall_ms(requests, metrics.event_tokens(requests)).tolist() == [500]

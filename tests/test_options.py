@@ -111,3 +111,16 @@ def test_what_is_recorded_is_every_flag_without_its_secrets() -> None:
     assert kept["body"] == {"user": "me", "api_key": "***", "extra": [{"token": "***", "deep": {"secret": "***"}}]}
     assert kept["out"] == "some/where"
     assert kept["insecure"] is False
+
+
+def test_slo_values_are_read_and_kept_as_terms(tmp_path: Path) -> None:
+    assert settings(TARGET, Options()).slo == ()
+    chosen = settings(TARGET, Options(slo=("chat", "TTFT p99 <= 0.5s", "error_rate<1%")))
+    assert chosen.slo == ("ttft p99 < 500ms", "tpot p99 < 50ms", "error_rate < 1%")
+    assert chosen.options["slo"] == ("chat", "TTFT p99 <= 0.5s", "error_rate<1%")
+    with pytest.raises(ValueError, match=r"--slo 'tfft p99 < 1s': there is no metric 'tfft'; nearest: ttft"):
+        settings(TARGET, Options(slo=("tfft p99 < 1s",)))
+    file = tmp_path / "mine.toml"
+    file.write_text('input = 1\noutput = 1\nslo = ["ttft < 1s"]\n')
+    with pytest.raises(ValueError, match="workload mine: slo 'ttft < 1s': ttft needs a percentile"):
+        settings(TARGET, Options(workload=str(file)))

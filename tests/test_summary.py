@@ -163,6 +163,47 @@ def test_exit_code(tmp_path: Path) -> None:
     assert summary.exit_code(summary.summarize(fakes.write(tmp_path / "c", []))) == 4
 
 
+SLO = ["ttft p95 < 150ms", "ttft p50 < 1ms"]
+
+
+@pytest.mark.parametrize(
+    ("slo", "code"), [(SLO[:1], 0), (SLO, 1), (["ttft p99.9 < 150ms"], 3), (["ttft p99.9 < 150ms", SLO[1]], 1)]
+)
+def test_exit_code_of_verdicts(tmp_path: Path, slo: list[str], code: int) -> None:
+    rows, head = fakes.closed_loop(4, each=100), fakes.header(slo=slo, levels=[{"level": 0, "concurrency": 4}])
+    made = summary.summarize(fakes.write(tmp_path, rows, [fakes.ended()], head))
+    assert summary.exit_code(made) == code
+    assert [one.term for one in made.levels[0].verdicts] == slo
+    made = summary.summarize(fakes.write(tmp_path / "invalid", rows, [fakes.ended(clock_step_us=9999)], head))
+    assert summary.exit_code(made) == 4
+    assert {one.verdict for one in made.levels[0].verdicts} == {"UNDECIDED"}
+
+
+def test_a_failing_class_fails_the_run(tmp_path: Path) -> None:
+    classes = [{"name": "chat", "slo": ["ttft p90 < 1s"]}, {"name": "rag", "slo": ["ttft p90 < 1s"]}]
+    head = fakes.header(workload={"name": "mix", "classes": classes}, levels=[{"level": 0, "concurrency": 5}])
+    made = summary.summarize(fakes.write(tmp_path, fakes.mix(), [], head))
+    level = made.levels[0]
+    assert [(name, [one.verdict for one in stated.verdicts]) for name, stated in summary.statements(level)] == [
+        ("", []),
+        ("chat", ["PASS"]),
+        ("rag", ["FAIL"]),
+    ]
+    assert level.goodput is not None
+    assert level.goodput.share == pytest.approx(300 / 360, rel=1e-5)
+    assert summary.exit_code(made) == 1
+
+
+def test_a_verdict_is_as_the_contract_has_it(tmp_path: Path) -> None:
+    directory = fakes.write(tmp_path, fakes.closed_loop(4, each=100), [], fakes.header(slo=SLO))
+    level = json.loads(summary.dumps(summary.summarize(directory)))["levels"][0]
+    assert level["verdicts"][0] == {
+        "term": "ttft p95 < 150ms", "verdict": "PASS", "observed_ms": 100.0, "exceed": 0.0,
+        "exceed_ci": [0.0, 0.00746136], "n_eff": 400, "observed_per_s": None, "per_s_ci": [None, None],
+    }  # fmt: skip
+    assert list(level["goodput"]) == ["requests_per_s", "share"]
+
+
 def test_a_cut_row_is_a_finding(tmp_path: Path) -> None:
     fakes.write(tmp_path, fakes.closed_loop(1, each=9))
     with (tmp_path / "requests.jsonl").open("a") as file:

@@ -107,6 +107,37 @@ def test_what_the_first_column_is(tmp_path: Path, plan: dict[str, Any], head: st
     assert f"\n {head} " in shown(made)
 
 
+def test_verdicts_have_a_line_for_each_term_and_class(tmp_path: Path) -> None:
+    classes = [{"name": "chat", "slo": ["ttft p90 < 1s"]}, {"name": "rag\x1b", "slo": ["ttft p90 < 1s"]}]
+    slo = ["tpot p99 < 50ms", "throughput > 10", "error_rate < 50%", "tpot p50 < 10ms"]
+    rows = [row | {"class": row["class"] + ("" if row["class"] == "chat" else "\x1b")} for row in fakes.mix()]
+    head = fakes.header(workload={"name": "mix", "classes": classes}, levels=[{"level": 0, "concurrency": 5}], slo=slo)
+    lines = shown(summary.summarize(fakes.write(tmp_path, rows, [], head))).splitlines()
+    start = next(i for i, line in enumerate(lines) if "% over (interval)" in line) + 2
+    assert [" ".join(line.split()) for line in lines[start : start + 9]] == [
+        "5 tpot p99 < 50ms PASS 20.0 ms 0 (0 to 0.83) 360",
+        f"throughput > 10 PASS 80.7 tok/s 50.8 to 129 tok/s {tables.UNKNOWN}",
+        f"error_rate < 50% PASS {tables.UNKNOWN} 0 (0 to 0.83) 360",
+        "tpot p50 < 10ms FAIL 20.0 ms 100 (99 to 100) 360",
+        "goodput 0.00 req/s 100",
+        "chat: ttft p90 < 1s PASS 100 ms 0 (0 to 0.99) 300",
+        "chat: goodput 0.00 req/s 100",
+        r"rag\u001b: ttft p90 < 1s FAIL 2000 ms 100 (92 to 100) 60",
+        r"rag\u001b: goodput 0.00 req/s 100",
+    ]
+
+
+def test_verdicts_of_an_invalid_level_are_not_shown(tmp_path: Path) -> None:
+    head = fakes.header(slo=["ttft p50 < 1s"])
+    text = shown(summary.summarize(fakes.write(tmp_path, fakes.clean(), [fakes.ended(clock_step_us=9999)], head)))
+    assert "ttft p50 < 1s  INVALID" in text
+    assert "PASS" not in text
+
+
+def test_no_slo_no_verdicts(tmp_path: Path) -> None:
+    assert "% over" not in shown(summary.summarize(fakes.write(tmp_path, fakes.clean())))
+
+
 def test_users_who_left_have_a_place_of_their_own(tmp_path: Path) -> None:
     rows = fakes.with_some(9, status="cancelled", left=True)
     text = shown(summary.summarize(fakes.write(tmp_path, rows)))

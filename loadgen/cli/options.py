@@ -69,6 +69,10 @@ class Options(LoadOptions):
         str,
         flag(_ASK, "stamped (the default), or httpx (proxies and what else httpx can do; user clock)."),
     ] = "stamped"
+    slo: Annotated[
+        tuple[str, ...],
+        flag(_RESULT, "'ttft p99 < 500ms', or a preset such as chat: adds verdicts and goodput; may be repeated."),
+    ] = ()
     out: Annotated[
         Path | None,
         flag(_RESULT, "The run directory, never overwritten. Default: runs/<time>-<model>-<workload>."),
@@ -118,6 +122,7 @@ def settings(target: str, options: Options) -> "Settings":
         else values.named("--max-event", values.size_bytes, options.max_event),
         workers=options.workers,
         seed=options.seed,
+        slo=_terms("--slo", options.slo),
         out=options.out,
         options=recorded(options),
     )
@@ -132,12 +137,22 @@ def _workload(options: Options, trace: "Trace | None") -> "Workload":
     base = workload.load("chat" if options.workload is None else options.workload)
     lengths = trace if options.workload is None else None
     chosen = workload.override(base, options.input, options.output, dataset, lengths)
+    for one in chosen.classes:
+        _terms(f"workload {chosen.name}: slo", one.slo)
     if not options.repeat:
         return chosen
     if not any(one.dataset for one in chosen.classes):
         raise ValueError("--repeat is about a data set: say --dataset")
     classes = [msgspec.structs.replace(one, repeat=one.dataset is not None) for one in chosen.classes]
     return msgspec.structs.replace(chosen, classes=tuple(classes))
+
+
+def _terms(where: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """SLO terms and presets as the terms that run.json keeps."""
+    from analysis import slo
+    from loadgen.cli import values
+
+    return tuple(map(str, values.named(where, slo.terms, texts)))
 
 
 def recorded(options: Options) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""How often is a verdict wrong? The rule of `analysis.verdicts` on the simulated engine, whose truth is known.
+
+    python -m tests.bench.verdicts [--levels 300] [--minutes 0.5] [--truth-hours 6]
+
+Each load is run once for very long: its quantiles are the truth. Then many short levels are judged, each against limits
+at which the true share over the limit is a known multiple of what the term allows: at 1 the SLO holds just so, and PASS
+and FAIL are both errors, which the rule promises in at most 5 % of the levels each. Virtual time, one core.
+"""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from analysis import metrics, verdicts, window
+from analysis.records import Requests
+from analysis.slo import Term, parse
+from tests.bench import virtual
+
+MULTIPLES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.33, 2.0, 3.0, 5.0)  # of the share that a term allows
+RATES = (0.9, 0.95, 0.98, 0.99, 1.0, 1.01, 1.02, 1.05, 1.1)  # limit of a throughput, of the true one
+TERMS = ("ttft p90", "ttft p99", "tpot p99", "e2e p90", "itl p95", "itl p99", "throughput")
+WARM_UP_S = 10.0  # of the open loop: what is judged has settled
+SHORT = virtual.Lengths(output=(24.0, 0.6))  # more requests for the same time of computing
+Run = Callable[[float, int], Requests]  # of so many seconds, with a seed
+
+
+class Load(msgspec.Struct, frozen=True):
+    name: str
+    run: Run
+
+
+class Tally(msgspec.Struct):
+    """Of one term at one limit: how often each verdict came, and how often the plain quantile would have passed."""
+
+    levels: int = 0
+    found: Counter[str] = msgspec.field(default_factory=Counter)
+    plain: int = 0
+
+    def add(self, verdict: verdicts.Verdict, term: Term) -> None:
+        self.levels += 1
+        self.found[verdict.verdict] += 1
+        if verdict.observed_per_s is not None:
+            self.plain += verdict.observed_per_s >= term.limit
+        elif verdict.exceed is not None:
+            self.plain += verdict.exceed <= term.allowed
+
+    def share(self, verdict: str) -> float:
+        return self.found[verdict] / self.levels
+
+
+def loads() -> list[Load]:
+    spec = virtual.spec()
+
+    def closed(slots: int, request_s: float) -> Load:
+        return Load(
+            f"closed loop, {slots} users",
+            lambda seconds, seed: virtual.closed_loop(spec, slots, seconds, seed, request_s=request_s, lengths=SHORT),
+        )
+
+    def opened(rate_per_s: float) -> Load:
+        return Load(
+            f"open loop, {rate_per_s:g}/s",
+            lambda seconds, seed: virtual.open_loop(
+                spec, rate_per_s, seconds, seed, lengths=SHORT, warm_up_s=WARM_UP_S
+            ),
+        )
+
+    return [closed(8, 0.3), closed(32, 0.7), opened(12), opened(28)]
+
+
+def limits(requests: Requests, name: str) -> list[Term]:
+    """The term `name` at limits whose true share over them is each of MULTIPLES of the allowed one."""
+    tokens, steady = metrics.event_tokens(requests), window.find(requests)
+    assert steady is not None, "a long run has a window"
+    if name == "throughput":
+        true = window.flow(requests, tokens, steady).output_tokens_per_s
+        return [Term("throughput", None, true * rate) for rate in RATES]
+    shape = parse(f"{name} < 1s")
+    chosen = requests.measured
+    values_ms = {
+        "ttft": lambda: metrics.ttft_ms(requests)[chosen],
+        "tpot": lambda: metrics.tpot_ms(requests, tokens)[chosen],
+        "e2e": lambda: metrics.e2e_ms(requests)[chosen],
+        "itl": lambda: metrics.itl_ms(requests, chosen),
+    }[shape.metric]()
+    values_ms = values_ms[~np.isnan(values_ms)]
+    at = [1 - shape.allowed * multiple for multiple in MULTIPLES]
+    return [Term(shape.metric, shape.percent, float(limit)) for limit in np.quantile(values_ms, at)]
+
+
+def characteristic(
+    load: Load, names: tuple[str, ...], levels: int, level_s: float, truth_s: float
+) -> dict[str, list[Tally]]:
+    """Of each term, a tally for each of its limits."""
+    long = load.run(truth_s, 1)
+    wanted = {name: limits(long, name) for name in names}
+    tallies = {name: [Tally() for _ in found] for name, found in wanted.items()}
+    for seed in range(1000, 1000 + levels):
+        requests = load.run(level_s, seed)
+        tokens, steady = metrics.event_tokens(requests), window.find(requests)
+        for name, found in wanted.items():
+            for term, tally in zip(found, tallies[name], strict=True):
+                tally.add(verdicts.judge(term, requests, tokens, steady), term)
+    return tallies
+
+
+def report(load: Load, tallies: dict[str, list[Tally]]) -> list[str]:
+    """Lines of a table; the errors at the limit, then PASS and FAIL over the limits."""
+    lines = [load.name]
+    for name, found in tallies.items():
+        points = RATES if name == "throughput" else MULTIPLES
+        at = found[points.index(1.0)]
+        error = math.sqrt(0.05 * 0.95 / at.levels)
+        lines.append(
+            f"  {name:11} at the limit: false PASS {100 * at.share('PASS'):4.1f} %, false FAIL "
+            f"{100 * at.share('FAIL'):4.1f} % (standard error {100 * error:.1f}); plain quantile passes "
+            f"{100 * at.plain / at.levels:.0f} %"
+        )
+        lines.append("    " + " ".join(f"{point:>6}" for point in ("limit", *points)))
+        for verdict in ("PASS", "FAIL"):
+            shares = (f"{100 * tally.share(verdict):.0f}%" for tally in found)
+            lines.append("    " + " ".join(f"{cell:>6}" for cell in (verdict, *shares)))
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=int, default=300, help="short levels of each load")
+    parser.add_argument("--minutes", type=float, default=0.5, help="length of each")
+    parser.add_argument("--truth-hours", type=float, default=6.0, help="length of the run that is the truth")
+    parser.add_argument("--load", default="", help="only loads whose name holds this")
+    options = parser.parse_args()
+    for load in loads():
+        if options.load in load.name:
+            tallies = characteristic(load, TERMS, options.levels, 60 * options.minutes, 3600 * options.truth_hours)
+            print("\n".join(report(load, tallies)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
