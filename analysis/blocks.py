@@ -6,9 +6,9 @@ independent values: the design effect d. n values that depend are worth n/d that
 
 - Kish, Survey Sampling (1965): ratio of the block sums to their sizes, failures and all.
 - Blocks are neighbours: where a request is longer than a block, or the load swings slowly, their sums go together.
-  Where next neighbours do by more than a standard error of chance, autocovariances are added as long as pairs of them
-  stay positive and fall (Geyer, 1992, initial monotone sequence).
-- Where that leaves few free blocks, they say little about their own variance: d grows by the square of Student's t.
+  Where the correlation of next neighbours is above 0.1, autocovariances are added as long as pairs of them stay
+  positive and fall (Geyer, 1992, initial monotone sequence).
+- Few blocks that are free of each other say little about their own variance: d grows by the square of t over z then.
 - A limit far out is passed in a few bursts, and a burst that did not come leaves no trace. Where fewer than 10
   independent values are above, d is also that of a limit passed five times as often, whichever is larger.
 
@@ -37,6 +37,7 @@ BLOCKS = 30
 ALPHA = 0.05
 FEW = 10  # independent values above a limit
 OFTEN = 5  # times as often
+ALIKE = 0.1  # correlation of next neighbours
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,13 +133,13 @@ def design_effect(exceeds: Bools, where: Places) -> float:
 def _together(excess: Floats, used: int) -> float:
     """By how much the variance of the sum of `excess` is larger than the sum of its squares."""
     lags = np.correlate(excess, excess, "full")[BLOCKS - 1 :] / (np.sum(excess**2) or 1.0)
-    longer = 1.0
-    if lags[1] > BLOCKS**-0.5:
-        pairs = lags[:-1:2] + lags[1::2]
-        positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
-        longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
+    if lags[1] <= ALIKE:
+        return used / (used - 1)
+    pairs = lags[:-1:2] + lags[1::2]
+    positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
+    longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
     free = max(used / longer, min(used, 3.0))
-    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.stdtrit(used - 1, 1 - ALPHA / 2)) ** 2
+    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.ndtri(1 - ALPHA / 2)) ** 2
     return longer * free / (free - 1) * unsure
 
 
