@@ -64,8 +64,8 @@ def share(
 ) -> Share:
     """The share of `exceeds`, one for each value; a value belongs to the block of its time, or to the nearest one.
 
-    Where `values` and the `quantile` in question are given, the design effect is at least that of the sample's own
-    quantile (a value that is NaN lies above it): where none or few exceed, those tell nothing of their dependence.
+    Few that exceed tell little of their dependence, none nothing. Where fewer than 10 independent ones do, the design
+    effect is at least that of the sample's own `quantile`, the one in question, if `values` are given too (NaN: over).
     Two-sided: for a one-sided bound at 5 % give alpha 0.1. Raises ValueError for an empty sample.
     """
     return share_in(exceeds, places(times_us, start_us, end_us), alpha=alpha, values=values, quantile=quantile)
