@@ -27,11 +27,15 @@ from analysis import blocks, metrics, quantiles, records, slo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy.typing as npt
+
     from analysis.records import Bools, Floats, Header, Requests
     from analysis.slo import Term
     from analysis.window import Window
 
 ALPHA = 0.05
+OFTEN = 0.9
+FOLDS = (1, 2, 3)  # blocks in one
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,21 +146,36 @@ def _judge_share(term: Term, found: Fate, times_us: Floats, steady: Window | Non
     start_us, end_us = (0.0, 0.0) if steady is None else (steady.start_us, steady.end_us)
     where = blocks.places(np.nan_to_num(times_us[counted], nan=start_us), start_us, end_us)
     quantile = 1 - term.allowed
+    ranked = np.where(np.isnan(values), np.inf, values) if latency else None
 
-    def share(exceeds: Bools, one_sided: float) -> blocks.Share:
-        own = values if latency else None
-        return blocks.share_in(exceeds, where, alpha=2 * one_sided, values=own, quantile=quantile)
+    def bounds(exceeds: Bools, one_sided: float) -> tuple[float, float, float]:
+        n_eff = len(exceeds) / _effect(exceeds, where, ranked, quantile)
+        return *blocks.interval(float(exceeds.mean()) * n_eff, n_eff, 2 * one_sided), n_eff
 
-    worst, best = share(exceeds | unknown, alpha), share(exceeds, alpha / of)
+    _, high, most = bounds(exceeds | unknown, alpha)
+    low, _, least = bounds(exceeds, alpha / of)
     beyond = int(np.sum(exceeds & np.isnan(values)))  # no value, but known to be over the limit
     return Verdict(
         term=str(term),
-        verdict="PASS" if worst.high <= term.allowed else "FAIL" if best.low > term.allowed else "UNDECIDED",
+        verdict="PASS" if high <= term.allowed else "FAIL" if low > term.allowed else "UNDECIDED",
         observed_ms=_observed(values[~np.isnan(values)], beyond, quantile) if latency else None,
         exceed=float(exceeds[~unknown].mean()),
-        exceed_ci=(best.low, worst.high),
-        n_eff=int(min(worst.n_eff, best.n_eff)),
+        exceed_ci=(low, high),
+        n_eff=int(min(most, least)),
     )
+
+
+def _effect(exceeds: Bools, where: npt.NDArray[np.uint8], values: Floats | None, quantile: float) -> float:
+    """The design effect that a verdict rests on: the largest of those over blocks of one, two and three lengths, and of
+    three limits: the term's own, the sample's quantile, and its p90.
+
+    A calm sample shows few misses and little dependence at once, so either alone would pass it too often.
+    """
+    spreads = [exceeds]
+    if values is not None:
+        limits = {float(np.quantile(values, q, method="lower")) for q in (quantile, min(quantile, OFTEN))}
+        spreads += [values > limit for limit in limits]
+    return max(blocks.design_effect(spread, where // fold) for spread in spreads for fold in FOLDS)
 
 
 def _observed(values: Floats, beyond: int, quantile: float) -> float | None:
@@ -235,20 +254,20 @@ def _only(chosen: Bools, one: Fate) -> Fate:
 
 def _choppy(term: Term, requests: Requests) -> Bools:
     """Whether more of a request's gaps exceed the limit than the term allows."""
-    later = _later(requests)
-    over = np.zeros(len(later) + 1, np.int64)
-    np.cumsum(later & (np.diff(requests.events_us, prepend=0) > term.limit * 1e3), out=over[1:])
-    exceeding = over[requests.starts[1:]] - over[requests.starts[:-1]]
+    firsts = requests.starts[:-1][requests.events > 0]
+    over = np.diff(requests.events_us, prepend=0) > term.limit * 1e3
+    over[firsts] = False
+    before = np.concatenate(([0], np.cumsum(over)))
+    exceeding = before[requests.starts[1:]] - before[requests.starts[:-1]]
     return exceeding > term.allowed * np.maximum(requests.events - 1, 0)
 
 
 def _gaps(term: Term, requests: Requests, sampled: Bools, steady: Window | None) -> tuple[Fate, Floats]:
     """The gaps that ended in the window, each with its time; and those that failed requests owe, when they failed."""
-    times_us = np.repeat(requests.sent_us, requests.events) + requests.events_us
-    inside = _later(requests) & np.repeat(sampled, requests.events)
+    values, times_us = metrics.itl_ms(requests, sampled), metrics.itl_at_us(requests, sampled)
     if steady is not None:
-        inside &= steady.holds(times_us)
-    values = np.diff(requests.events_us, prepend=0)[inside] / 1e3
+        inside = steady.holds(times_us)
+        values, times_us = values[inside], times_us[inside]
     gaps, broken = np.maximum(requests.events - 1, 0), sampled & requests.failed
     usual = gaps[sampled & requests.ok].mean() if (sampled & requests.ok).any() else 1.0
     owed = np.maximum(np.rint(usual - gaps[broken]), 1).astype(np.int64)
@@ -260,11 +279,4 @@ def _gaps(term: Term, requests: Requests, sampled: Bools, steady: Window | None)
         unknown=np.zeros(len(exceeds), np.bool_),
         counted=np.ones(len(exceeds), np.bool_),
     )
-    return found, np.concatenate((times_us[inside], np.repeat(failed_us, owed)))
-
-
-def _later(requests: Requests) -> Bools:
-    """Of each event, whether another of the same request came before it."""
-    later = np.ones(len(requests.events_us), np.bool_)
-    later[requests.starts[:-1][requests.events > 0]] = False
-    return later
+    return found, np.concatenate((times_us, np.repeat(failed_us, owed)))

@@ -123,7 +123,7 @@ def test_what_the_first_column_is(tmp_path: Path, plan: dict[str, Any], head: st
 
 def test_verdicts_have_a_line_for_each_term_and_class(tmp_path: Path) -> None:
     classes = [{"name": "chat", "slo": ["ttft p90 < 1s"]}, {"name": "rag\x1b", "slo": ["ttft p90 < 1s"]}]
-    slo = ["tpot p99 < 50ms", "throughput > 10", "error_rate < 50%", "e2e p50 < 100ms"]
+    slo = ["tpot p99 < 50ms", "throughput > 10", "error_rate < 50%", "tpot p50 < 10ms"]
     rows = [row | {"class": row["class"] + ("" if row["class"] == "chat" else "\x1b")} for row in fakes.mix()]
     head = fakes.header(workload={"name": "mix", "classes": classes}, levels=[{"level": 0, "concurrency": 5}], slo=slo)
     lines = shown(summary.summarize(fakes.write(tmp_path, rows, [], head))).splitlines()
@@ -132,7 +132,7 @@ def test_verdicts_have_a_line_for_each_term_and_class(tmp_path: Path) -> None:
         "5 tpot p99 < 50ms PASS 20.0 ms 0 (0 to 0.83) 360",
         f"throughput > 10 PASS 80.7 tok/s 64.7 to 105 tok/s {tables.UNKNOWN}",
         f"error_rate < 50% PASS {tables.UNKNOWN} 0 (0 to 0.83) 360",
-        "e2e p50 < 100ms FAIL 280 ms 100 (99 to 100) 360",
+        "tpot p50 < 10ms FAIL 20.0 ms 100 (99 to 100) 360",
         "goodput 0.00 req/s 100",
         "chat: ttft p90 < 1s PASS 100 ms 0 (0 to 0.99) 300",
         "chat: goodput 0.00 req/s 100",
