@@ -6,9 +6,9 @@ independent values: the design effect d. n values that depend are worth n/d that
 
 - Kish, Survey Sampling (1965): ratio of the block sums to their sizes, failures and all.
 - Blocks are neighbours: where a request is longer than a block, or the load swings slowly, their sums go together.
-  Where next neighbours do by more than a standard error of chance, autocovariances are added as long as pairs of them
-  stay positive and fall (Geyer, 1992, initial monotone sequence).
-- Where that leaves few free blocks, they say little about their own variance: d grows by the square of Student's t.
+  Where the correlation of next neighbours is above 0.1, autocovariances are added as long as pairs of them stay
+  positive and fall (Geyer, 1992, initial monotone sequence).
+- Few blocks that are free of each other say little about their own variance: d grows by the square of t over z then.
 - A limit far out is passed in a few bursts, and a burst that did not come leaves no trace. Where fewer than 10
   independent values are above, d is also that of a limit passed five times as often, whichever is larger.
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from analysis.records import Bools, Floats
+    from analysis.records import Bools, Floats, Ints
 
     Places = npt.NDArray[np.uint8]
 
@@ -37,6 +37,8 @@ BLOCKS = 30
 ALPHA = 0.05
 FEW = 10  # independent values above a limit
 OFTEN = 5  # times as often
+ALIKE = 0.1  # correlation of next neighbours
+_AT_ONCE = 1 << 17  # values that fit a processor's cache
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +64,8 @@ def share(
 ) -> Share:
     """The share of `exceeds`, one for each value; a value belongs to the block of its time, or to the nearest one.
 
-    Where `values` and the `quantile` in question are given, the design effect is at least that of the sample's own
-    quantile (a value that is NaN lies above it): where none or few exceed, those tell nothing of their dependence.
+    Few that exceed tell little of their dependence, none nothing. Where fewer than 10 independent ones do, the design
+    effect is at least that of the sample's own `quantile`, the one in question, if `values` are given too (NaN: over).
     Two-sided: for a one-sided bound at 5 % give alpha 0.1. Raises ValueError for an empty sample.
     """
     return share_in(exceeds, places(times_us, start_us, end_us), alpha=alpha, values=values, quantile=quantile)
@@ -89,11 +91,12 @@ def places(times_us: Floats, start_us: float, end_us: float) -> Places:
     length_us = end_us - start_us
     if not length_us > 0:
         return np.zeros(len(times_us), np.uint8)
-    scaled = np.subtract(times_us, start_us, dtype=np.float64)
-    scaled *= BLOCKS / length_us
-    np.fmax(scaled, 0, out=scaled)  # NaN too
-    np.fmin(scaled, BLOCKS - 1, out=scaled)
-    return scaled.astype(np.uint8)
+    result = np.empty(len(times_us), np.uint8)
+    for first in range(0, len(result), _AT_ONCE):
+        chosen = slice(first, first + _AT_ONCE)
+        scaled = (times_us[chosen] - start_us) * (BLOCKS / length_us)
+        result[chosen] = np.fmin(np.fmax(scaled, 0), BLOCKS - 1)  # NaN to 0
+    return result
 
 
 def effect_at(values: Floats, where: Places, q: float, value_at: Callable[[float], float]) -> float:
@@ -116,29 +119,38 @@ def design_effect(exceeds: Bools, where: Places) -> float:
 
     All values in one block may be one and the same event: they are worth one.
     """
-    n, k = len(exceeds), int(np.count_nonzero(exceeds))
-    sizes = np.bincount(where, minlength=BLOCKS)
-    used = int(np.count_nonzero(sizes))
+    below, above = _counts(exceeds, where)
+    sizes = below + above
+    n, k, used = int(sizes.sum()), int(above.sum()), int(np.count_nonzero(sizes))
     if used < 2:
         return float(max(n, 1))
     if k in (0, n):
         return 1.0
     p = k / n
-    excess = np.bincount(where[exceeds], minlength=BLOCKS) - p * sizes
+    excess = above - p * sizes
     variance = float(np.sum(excess**2)) * _together(excess, used) / n**2
     return min(max(1.0, variance / (p * (1 - p) / n)), float(n))
+
+
+def _counts(exceeds: Bools, where: Places) -> Ints:
+    """Of each block the values that do not exceed, and those that do."""
+    counts = np.zeros(2 * BLOCKS, np.int64)
+    for first in range(0, len(where), _AT_ONCE):
+        chosen = slice(first, first + _AT_ONCE)
+        counts += np.bincount(2 * where[chosen] + exceeds[chosen], minlength=2 * BLOCKS)
+    return counts.reshape(BLOCKS, 2).T
 
 
 def _together(excess: Floats, used: int) -> float:
     """By how much the variance of the sum of `excess` is larger than the sum of its squares."""
     lags = np.correlate(excess, excess, "full")[BLOCKS - 1 :] / (np.sum(excess**2) or 1.0)
-    longer = 1.0
-    if lags[1] > BLOCKS**-0.5:
-        pairs = lags[:-1:2] + lags[1::2]
-        positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
-        longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
+    if lags[1] <= ALIKE:
+        return used / (used - 1)
+    pairs = lags[:-1:2] + lags[1::2]
+    positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
+    longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
     free = max(used / longer, min(used, 3.0))
-    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.stdtrit(used - 1, 1 - ALPHA / 2)) ** 2
+    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.ndtri(1 - ALPHA / 2)) ** 2
     return longer * free / (free - 1) * unsure
 
 

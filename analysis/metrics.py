@@ -63,9 +63,9 @@ def itl_ms(requests: Requests, chosen: Bools) -> Floats:
 
 def itl_at_us(requests: Requests, chosen: Bools) -> Floats:
     """When each gap of `itl_ms` ended."""
-    inside = _within(requests, chosen)
-    at_us = np.repeat(requests.sent_us, requests.events)[1:][inside]
-    at_us += requests.events_us[1:][inside]
+    times_us = np.repeat(requests.sent_us, requests.events)
+    times_us += requests.events_us
+    at_us: Floats = times_us[1:][_within(requests, chosen)]
     return at_us
 
 

@@ -5,8 +5,8 @@ five seconds each where the mean of what remains is known best; the largest cut 
 cuts half of the short levels that have no transient. So a cut is made only where
 
 - there are four such means at least, and half of them stay;
-- the first mean differs from the rest by 5 % and by more than chance (a t test at 1 %), and all that is cut lies on its
-  side of it: a hiccup that comes later is no transient, and stays;
+- every mean in it differs from the rest by 5 % and by more than chance (a t test at 1 %), the first one too: a hiccup
+  that comes later is no transient, and stays;
 - what remains has no trend, for else it is not steady either;
 - no request failed in it: a server that fails at first is not warming up.
 
@@ -95,26 +95,25 @@ def series(requests: Requests, tokens: Floats, steady: Window) -> dict[str, Floa
 
 def mser5(values: Floats) -> int:
     """How many values to cut off; 0 where there are too few, some batch has none, or the cut is not worth it."""
-    batches = means(values, len(values) // BATCH, BATCH)
+    batches = _batches(values)
     if len(batches) < MIN_BATCHES or np.isnan(batches).any():
         return 0
     cuts = range(len(batches) // 2 + 1)
     best = min(cuts, key=lambda cut: float(np.var(batches[cut:])) / (len(batches) - cut))
-    beside = batches - batches[best:].mean()
-    if not best or not _differs(float(beside[0]), batches[best:]):
-        return 0
-    side = np.sign(beside[:best]) == np.sign(beside[0])
-    return BATCH * (best if side.all() else int(np.argmin(side)))
+    rest = batches[best:]
+    odd = [_differs(float(mean - rest.mean()), rest) for mean in batches[:best]]
+    run = odd.index(False) if False in odd else best
+    return len(values) % BATCH + BATCH * run if run else 0
 
 
 def trend(every: dict[str, Floats]) -> Trend | None:
     """Of the series that moves most, by its share; None where all stand still, or are shorter than 20 parts."""
     found: list[tuple[float, Trend]] = []
     for name, values in every.items():
-        points = means(values, TREND_PARTS, len(values) // TREND_PARTS)
-        known = ~np.isnan(points)
-        if len(values) < MIN_BATCHES * BATCH or not known.all():
+        parts = [part[~np.isnan(part)] for part in np.array_split(values, TREND_PARTS)]
+        if len(values) < MIN_BATCHES * BATCH or not all(map(len, parts)):
             continue
+        points = np.array([part.mean() for part in parts])
         time = (np.arange(TREND_PARTS) + 0.5) / TREND_PARTS - 0.5
         middle, slope = float(points.mean()), float(stats.theilslopes(points, time).slope)
         if abs(slope) <= TREND_SHARE * middle or stats.kendalltau(time, points).pvalue > TREND_ALPHA:
@@ -123,11 +122,11 @@ def trend(every: dict[str, Floats]) -> Trend | None:
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def means(values: Floats, parts: int, size: int) -> Floats:
-    """Of `parts` times `size` values, the last ones, so that what is left over lies where a cut would be."""
-    groups = values[len(values) - parts * size :].reshape(parts, size)
+def _batches(values: Floats) -> Floats:
+    """Means of whole batches, from the end: what is left over lies where a cut would be. NaN where a batch has none."""
+    groups = values[len(values) % BATCH :].reshape(-1, BATCH)
     count = np.sum(~np.isnan(groups), axis=1)
-    result: Floats = np.divide(np.nansum(groups, axis=1), count, out=np.full(parts, np.nan), where=count > 0)
+    result: Floats = np.divide(np.nansum(groups, axis=1), count, out=np.full(len(groups), np.nan), where=count > 0)
     return result
 
 

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
     from analysis.evidence import Finding
     from analysis.parts import Counts, Part, Phases
+    from analysis.quantiles import Distribution
     from analysis.summary import Level, Summary
     from analysis.verdicts import Verdict
 
 UNKNOWN = "\N{EN DASH}"
+INTERVAL = 0.05  # of a p99, up to which the table is silent about it
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _VERDICT_STYLES = {"PASS": "green", "FAIL": "bold red", "UNDECIDED": "yellow"}
 # Control, format (bidirectional overrides too), surrogate, private; line and paragraph separators.
@@ -39,8 +41,11 @@ def show(run: Summary, console: Console) -> None:
             console.print(_line(_heavy(run.workload.name, level), "dim"))
     table = _table(run)
     console.print(table)
-    if any(UNKNOWN in str(cell) for column in table.columns for cell in column.cells):
+    cells = " ".join(str(cell) for column in table.columns for cell in column.cells)
+    if UNKNOWN in cells:
         console.print(_line(_footnote(run.levels), "dim"))
+    if "±" in cells:
+        console.print(_line(f"± farther end of the 95 % interval, where beyond {100 * INTERVAL:.0f} %", "dim"))
     if any(level.goodput is not None for level in run.levels):
         console.print(_verdicts(run))
     if any(level.findings for level in run.levels):
@@ -60,6 +65,15 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"
 
 
+def _p99(spread: Distribution) -> str:
+    """With the farther end of its interval, in percent, where that is worth a word."""
+    low, high = spread.p99_ci95
+    if spread.p99 is None or low is None or high is None:
+        return number(spread.p99)
+    off = max(spread.p99 - low, high - spread.p99)
+    return f"{number(spread.p99)} ±{100 * off / spread.p99:.0f}%" if off > INTERVAL * spread.p99 else number(spread.p99)
+
+
 def _table(run: Summary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     leaving = any(level.requests.left for level in run.levels)
@@ -77,9 +91,9 @@ def _table(run: Summary) -> Table:
             number(level.throughput.output_tokens_per_s),
             number(level.throughput.per_user_tokens_per_s),
             number(level.ttft_ms.p50),
-            number(level.ttft_ms.p99),
+            _p99(level.ttft_ms),
             number(level.itl_ms.p50),
-            number(level.itl_ms.p99),
+            _p99(level.itl_ms),
             number(level.e2e_ms.p50),
             "INVALID" if invalid else "",
         )
@@ -155,9 +169,9 @@ def _part_cells(part: Part, *, leaving: bool) -> tuple[str, ...]:
         number(part.throughput.output_tokens_per_s),
         "",
         number(part.ttft_ms.p50),
-        number(part.ttft_ms.p99),
+        _p99(part.ttft_ms),
         number(part.itl_ms.p50),
-        number(part.itl_ms.p99),
+        _p99(part.itl_ms),
         number(part.e2e_ms.p50),
         "",
     )
@@ -179,7 +193,8 @@ def _where(name: str, phases: Phases | None) -> str:
 
 
 def _footnote(levels: tuple[Level, ...]) -> str:
-    why = f"a p50 needs {quantiles.min_n(0.5)} samples and a p99 {quantiles.min_n(0.99)} (two-sided 95 % interval)"
+    least = f"a p50 needs {quantiles.min_n(0.5)} and a p99 {quantiles.min_n(0.99)}"
+    why = f"{least} values that do not depend on each other (two-sided 95 % interval)"
     if any(level.window_s is None for level in levels):
         why += "; throughput needs two requests that start after the warm-up"
     return f"{UNKNOWN} not known: {why}"

@@ -30,10 +30,10 @@ def cold(seconds: int = 60, slow_s: int = 10, **changes: Any) -> list[dict[str, 
 
 def test_a_transient_becomes_warm_up() -> None:
     settled = settle(cold(), open_loop=True)
-    assert settled.cut_s == pytest.approx(15, abs=3)  # until the slow ones have gone, too
+    assert settled.cut_s == pytest.approx(15, abs=4)  # until the slow ones have gone, too
     assert settled.trend is None
     assert settled.window.end_us == 59_900_000
-    assert settled.window.start_us == pytest.approx(16_000_000, abs=3_000_000)
+    assert settled.window.start_us == pytest.approx(16_000_000, abs=4_000_000)
     assert settled.cut_requests == int(settled.cut_s * 10)
     assert settled.requests.measured.sum() == 590 - settled.cut_requests
     assert metrics.e2e_ms(settled.requests)[settled.requests.measured].max() == 280
@@ -59,7 +59,7 @@ def test_a_trend_is_no_transient() -> None:
     assert settled.cut_requests == 0
     assert settled.trend is not None
     assert settled.trend.name == "in flight"
-    assert settled.trend.first == pytest.approx(2.8, rel=0.1)
+    assert settled.trend.first == pytest.approx(2.8, rel=0.15)
     assert settled.trend.last == pytest.approx(2.8 + 0.003 * 600 * 10, rel=0.1)
 
 
@@ -96,18 +96,20 @@ def test_mser_cuts_a_known_transient_and_nothing_else() -> None:
         cuts = [steady.mser5(transient(random, seconds, 0, 0)) for _ in range(200)]
         assert np.mean(np.array(cuts) > 0) < 0.06
         cuts = [steady.mser5(transient(random, seconds, 10, 12)) for _ in range(200)]
-        assert np.mean([5 <= cut <= seconds // 2 for cut in cuts]) > 0.75
+        assert np.mean([5 <= cut <= seconds // 2 + 4 for cut in cuts]) > 0.75
 
 
 def test_a_hiccup_is_no_transient() -> None:
     """Nor does a transient before it take it along."""
-    random = np.random.default_rng(10)
-    for at in (10, 15, 20):
+    random, cuts = np.random.default_rng(10), []
+    for at in 20 * (10, 15, 20):
         hiccup = transient(random, 60, 0, 0)
         hiccup[at : at + 4] = 0
         assert steady.mser5(hiccup) == 0
         hiccup[:5] -= 15
-        assert 5 <= steady.mser5(hiccup) <= 15
+        cuts.append(steady.mser5(hiccup))
+    assert min(cuts) == 5
+    assert np.mean(np.array(cuts) == 5) > 0.95
 
 
 @pytest.mark.parametrize("values", [[], [1.0] * 19, [9.0] * 5 + [1.0] * 14, [np.nan] * 5 + [1.0] * 20, [0.0] * 40])
@@ -119,8 +121,8 @@ def test_too_little_to_cut(values: list[float]) -> None:
 def test_a_cut_is_whole_batches_of_the_first_half_in_any_unit(numbers: list[float], unit: float) -> None:
     values = np.array(numbers)
     cut = steady.mser5(values)
-    assert cut % steady.BATCH == 0
-    assert cut <= len(values) / 2
+    assert not cut or cut % steady.BATCH == len(values) % steady.BATCH
+    assert cut <= (len(values) + steady.BATCH) / 2
     assert steady.mser5(values * 2) == cut
     trend = steady.trend({"x": values})
     assert trend is None or trend.first != trend.last

@@ -35,6 +35,20 @@ def test_null_is_a_dash_with_one_footnote(tmp_path: Path) -> None:
     assert tables.UNKNOWN not in full
 
 
+def test_a_p99_shows_its_interval_where_it_is_wide(tmp_path: Path) -> None:
+    made = summary.summarize(fakes.sweep(tmp_path))
+    sure = msgspec.structs.replace(made.levels[2].ttft_ms, p99=200.0, p99_ci95=(195.0, 210.0))
+    wide = msgspec.structs.replace(sure, p99_ci95=(150.0, 210.0))
+    text = shown(msgspec.structs.replace(made, levels=(msgspec.structs.replace(made.levels[2], ttft_ms=wide),)))
+    assert "178 200 ±25%" in " ".join(text.split())
+    assert text.count("± farther end of the 95 % interval, where beyond 5 %") == 1
+    text = shown(msgspec.structs.replace(made, levels=(msgspec.structs.replace(made.levels[2], ttft_ms=sure),)))
+    assert "±" not in text
+    one_sided = msgspec.structs.replace(wide, p99=None, p99_ci95=(150.0, None))
+    text = shown(msgspec.structs.replace(made, levels=(msgspec.structs.replace(made.levels[2], ttft_ms=one_sided),)))
+    assert "±" not in text
+
+
 def test_no_window_is_in_the_footnote(tmp_path: Path) -> None:
     text = shown(summary.summarize(fakes.write(tmp_path, [fakes.row()])), width=200)
     assert "throughput needs two requests that start after the warm-up" in text
