@@ -247,10 +247,10 @@ def words(found: Curve, *, slo: bool, unit: str = "") -> list[str]:
         lines = [_law(found.fit), f"{_knee(found, found.fit)} (95 % intervals)"]
     elif found.why_no_fit is not None:
         lines = [f"no law of the throughput: {found.why_no_fit}"]
-    holds, fails = ("the SLO holds", "it fails") if slo else ("the server keeps up", "it is over-saturated")
+    holds, fails = ("the SLO holds", "it fails") if slo else ("the server keeps the rate", "it is over-saturated")
     held = [] if found.holds is None else [f"{holds} up to {found.holds:g}{unit}"]
     failed = [] if found.fails is None else [f"{fails} at {found.fails:g}{unit}"]
-    return [*lines, *filter(None, [", ".join(held + failed)])]
+    return [*lines, *filter(None, ["; ".join(held + failed)])]
 
 
 def _law(fit: Fit) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis import curve
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from analysis.curve import Curve, Estimate
+    from analysis.curve import Curve, Estimate, Fit
     from analysis.records import Floats
 
 DARK, LIGHT = "#12406b", "#c2701e"  # apart in lightness too, for black and white; markers and line styles tell as well
@@ -27,7 +27,7 @@ DIRECTIONS = (
     *((0, 1), (0, -1), (1, -0.6), (-1, 0.6), (1, 0.6), (-1, -0.6), (1, 0), (-1, 0)),
     *((0.5, 1), (-0.5, 1), (0.5, -1), (-0.5, -1)),
 )
-NEAR_PT = 6  # between a point and its label; further off, a line leads to it
+NEAR_PT, NEAR_EDGE_PT = 6, 8  # between a point and its label; further off, a line leads to it
 LOG_RANGE = 12  # largest over smallest latency from which the axis is logarithmic
 FAR = 10  # times the largest latency: a limit above it is not drawn, for it would leave the points no room
 P50: dict[str, Any] = {"color": DARK, "linestyle": "-", "linewidth": 2.2, "marker": "o", "markersize": 9}
@@ -77,26 +77,25 @@ def latency(axes: Axes, points: Sequence[Point], limits: Sequence[Limit], holds:
         _levels(axes, x[~above], y[~above], valid[~above], style)
     _levels(axes, x[above], edge[above], valid[above], P50)
     named = [_limit(axes, limit) for limit in shown]
-    _label(axes, [point.label for point in points], x, np.where(above, top, p50), (p50, p99, edge), named)
+    nears = [NEAR_EDGE_PT if high else NEAR_PT for high in above]
+    _label(axes, [point.label for point in points], x, np.where(above, top, p50), (p50, p99, edge), nears, named)
 
 
 def growth(axes: Axes, found: Curve, levels: Sequence[tuple[int, float, bool]], holds: float | None) -> None:
     """Output tokens/s over concurrency: (N, tokens/s, valid) of the levels, the law, the knee and the saturation."""
     fit = found.fit
     assert fit is not None, "a panel of growth is of a law"
-    n, rate = np.array([level[0] for level in levels], float), np.array([level[1] for level in levels])
-    valid = np.array([level[2] for level in levels])
-    axes.set_xscale("log", base=2)
-    left, right = float(n.min()) / 1.25, float(n.max()) * 1.25
-    axes.set(xlim=(left, right), ylim=(0, 1.18 * float(rate.max())))
-    several = sorted(set(n.tolist()))
-    axes.xaxis.set_major_locator(FixedLocator(several[:: 1 + len(several) // 9]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(tick))
+    n, rate, valid = (np.array(values) for values in zip(*levels, strict=True))
+    axes.set(xlim=(0, 1.08 * float(n.max())), ylim=(0, 1.18 * float(rate.max())))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(tick))
     if holds is not None:
-        axes.axvspan(left, holds, color=HOLDS, linewidth=0, zorder=0.5)
+        axes.axvspan(0, holds, color=HOLDS, linewidth=0, zorder=0.5)
+    smooth = np.linspace(fit.first, fit.last, 400)
+    axes.plot(smooth, curve.throughput(fit, smooth), color=GREY, linewidth=1.8, zorder=1.5)
     if found.knee.value is not None:
-        _knee(axes, found.knee, (float(fit.first), float(fit.last)))
+        _knee(axes, found.knee, fit)
     most = found.saturation_tokens_per_s
     if most.value is not None:
         start = found.saturated.value or fit.first
@@ -105,18 +104,18 @@ def growth(axes: Axes, found: Curve, levels: Sequence[tuple[int, float, bool]], 
             f"saturated: {most.value:,.0f}", (fit.last, most.value), (0, 12), textcoords="offset points", ha="right",
             fontsize=LABEL_PT, color=GREY,
         )  # fmt: skip
-    smooth = np.geomspace(fit.first, fit.last, 200)
-    axes.plot(smooth, curve.throughput(fit, smooth), color=LIGHT, linewidth=1.8, zorder=1.5)
     _levels(axes, n, rate, valid, P50 | {"linestyle": "none"})
 
 
-def _knee(axes: Axes, knee: Estimate, measured: tuple[float, float]) -> None:
-    """A line with its interval as a band, named on the side that has more room."""
+def _knee(axes: Axes, knee: Estimate, fit: Fit) -> None:
+    """A line up to the law, its interval as a band, and its name on the side that has more room."""
     assert knee.value is not None, "an unknown knee is not drawn"
-    low, high = (end if seen is None else seen for seen, end in zip(knee.ci95, measured, strict=True))
-    axes.axvspan(low, high, color=BAND, linewidth=0, zorder=0.6)
-    axes.axvline(knee.value, color=DARK, linewidth=1.2, zorder=0.7)
-    to_left = knee.value > measured[0] ** 0.5 * measured[1] ** 0.5
+    low = fit.first if knee.ci95[0] is None else knee.ci95[0]
+    high = fit.last if knee.ci95[1] is None else knee.ci95[1]
+    top = float(curve.throughput(fit, np.array([knee.value]))[0])
+    axes.add_patch(Rectangle((low, 0), high - low, top, color=BAND, linewidth=0, zorder=0.6))
+    axes.plot([knee.value] * 2, [0, top], color=DARK, linewidth=1.2, zorder=1.4)
+    to_left = knee.value > fit.last / 2
     axes.annotate(
         f"knee: {knee.value:.0f}", (low if to_left else high, 0), (-5 if to_left else 5, 8), textcoords="offset points",
         ha="right" if to_left else "left", fontsize=LABEL_PT, color=DARK,
@@ -161,6 +160,7 @@ def _label(
     x: Floats,
     y: Floats,
     lines: Sequence[Floats],
+    nears: Sequence[int],
     boxes: Sequence[tuple[Floats, Floats]] = (),
 ) -> None:
     """Writes each label near its point, on the first free place: clear of other labels, markers, lines and the edge.
@@ -174,14 +174,14 @@ def _label(
     frame = axes.get_window_extent()
     low, high = np.asarray(frame.min), np.asarray(frame.max) + LABEL_PT
     taken_boxes = list(boxes)
-    for label, point in zip(labels, zip(x, y, strict=True), strict=True):
+    for label, point, near in zip(labels, zip(x, y, strict=True), nears, strict=True):
         if np.isnan(point).any():
             continue
         at = np.asarray(axes.transData.transform(point))
         half = np.array((0.33 * LABEL_PT * len(label) + 2, 0.45 * LABEL_PT + 1))
         places = [
             (distance, np.array(direction) * (half + distance))
-            for distance in (NEAR_PT, 14, 24, 36, 50, 70)
+            for distance in (near, 14, 24, 36, 50, 70)
             for direction in DIRECTIONS
         ]
 
@@ -193,7 +193,7 @@ def _label(
 
         distance, offset = min(places, key=lambda place: (crowd(place[1]), place[0]))
         taken_boxes.append((at + offset, half))
-        if distance > NEAR_PT:
+        if distance > near:
             ink = np.concatenate((ink, np.linspace(at, at + offset, 30)))  # its line is in the way of the next ones
         axes.annotate(
             label,
@@ -204,7 +204,7 @@ def _label(
             va="center",
             fontsize=LABEL_PT,
             color=DARK,
-            arrowprops=None if distance == NEAR_PT else _LEADER,
+            arrowprops=None if distance == near else _LEADER,
             annotation_clip=False,
         )
 

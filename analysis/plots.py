@@ -72,17 +72,20 @@ def _figure(summary: Summary) -> Figure:
     )
     note = textwrap.fill(_printable(_note(summary), chars=2 * NOTE_CHARS), NOTE_CHARS)
     figure.text(0.02, 0.02, note, fontsize=11.5, color="#444444")
+    held = _held(summary)
     for axes in growth:
         axes.set_title("Output throughput, tokens/s", loc="left", fontsize=14, pad=12)
         axes.set_xlabel("Concurrent requests")
         axes.grid(visible=True)
-        panels.growth(axes, summary.curve, _rates(summary.levels), summary.curve.holds)
+        panels.growth(axes, summary.curve, _rates(summary.levels), None if held is None else held.concurrency)
     for axes, metric, title in ((ttft, *_TTFT), (itl, *_ITL)):
         axes.set_title(title, loc="left", fontsize=14, pad=12)
         axes.set_xlabel("Request rate, requests/s" if _open_loop(summary.levels) else "Output throughput, tokens/s")
         axes.xaxis.set_major_formatter(FuncFormatter(panels.tick))
         axes.grid(visible=True)
-        panels.latency(axes, _points(summary.levels, metric), _limits(summary, metric), _holds(summary))
+        panels.latency(
+            axes, _points(summary.levels, metric), _limits(summary, metric), None if held is None else _place(held)
+        )
     _legend(figure, summary.levels)
     return figure
 
@@ -100,11 +103,10 @@ def _place(level: Level) -> float | None:
     return level.rate_per_s if _open_loop([level]) else level.throughput.output_tokens_per_s
 
 
-def _holds(run: Summary) -> float | None:
-    """Where the largest load that holds an SLO stands."""
-    if not run.slo or run.curve.holds is None:
-        return None
-    return next(filter(None, (_place(level) for level in run.levels if asked(level) == run.curve.holds)), None)
+def _held(run: Summary) -> Level | None:
+    """The level of the largest load at which the SLO holds."""
+    holds = run.curve.holds if run.slo else None
+    return None if holds is None else next(level for level in run.levels if asked(level) == holds)
 
 
 def _rates(levels: Sequence[Level]) -> list[tuple[int, float, bool]]:
@@ -165,8 +167,11 @@ def _note(run: Summary) -> str:
     events = max((level.tokens.per_event for level in levels if level.tokens.per_event is not None), default=1.0)
     if events > MULTI_TOKEN:
         parts.append(f"ITL is between events, which carry up to {events:.2g} tokens.")
-    if _holds(run) is not None:
-        parts.append(f"Shaded: the SLO holds, up to {run.curve.holds:g}.")
+    if run.curve.fit is not None:
+        parts.append("Grey: the law fitted; knee with its 95 % interval.")
+    held = _held(run)
+    if held is not None:
+        parts.append(f"Shaded: the SLO holds, up to {load(held)}.")
     if any(map(over_saturated, levels)):
         parts.append("On the upper edge: over-saturated, so latencies are functions of the length of the run.")
     invalid = [
