@@ -1,13 +1,23 @@
 """How much a sample says whose values are not independent: dependence measured over blocks of time.
 
-Concurrent streams share every engine step, and neighbours in a queue share their wait. Cut the window into blocks of
-equal length, several times as long as that dependence lasts: their sums are nearly independent, and their variance
-over that of a binomial sample is the design effect d. n values that depend are worth n/d that do not. Kish, Survey
-Sampling (1965); intervals of Clopper and Pearson with real arguments, after Korn and Graubard (1998).
+Concurrent streams share every engine step, and neighbours in a queue share their wait. So the window is cut into blocks
+of equal length, and the variance of the share of values above a limit is that of the block sums, over that of as many
+independent values: the design effect d. n values that depend are worth n/d that do not.
+
+- Kish, Survey Sampling (1965): ratio of the block sums to their sizes, failures and all.
+- Blocks are neighbours: where a request is longer than a block, or the load swings slowly, their sums go together.
+  Where next neighbours do by more than a standard error of chance, autocovariances are added as long as pairs of them
+  stay positive and fall (Geyer, 1992, initial monotone sequence).
+- Where that leaves few free blocks, they say little about their own variance: d grows by the square of Student's t.
+- A limit far out is passed in a few bursts, and a burst that did not come leaves no trace. Where fewer than 10
+  independent values are above, d is also that of a limit passed five times as often, whichever is larger.
+
+Intervals are those of Clopper and Pearson with real arguments (Korn and Graubard, 1998).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +25,8 @@ import numpy as np
 from scipy import special
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from analysis.records import Bools, Floats
@@ -23,6 +35,8 @@ if TYPE_CHECKING:
 
 BLOCKS = 30
 ALPHA = 0.05
+FEW = 10  # independent values above a limit
+OFTEN = 5  # times as often
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +62,8 @@ def share(
 ) -> Share:
     """The share of `exceeds`, one for each value; a value belongs to the block of its time, or to the nearest one.
 
-    Where none exceeds, the design effect is that of [value > the sample's own `quantile`], if those are given.
+    Where `values` and the `quantile` in question are given, the design effect is at least that of the sample's own
+    quantile (a value that is NaN lies above it): where none or few exceed, those tell nothing of their dependence.
     Two-sided: for a one-sided bound at 5 % give alpha 0.1. Raises ValueError for an empty sample.
     """
     return share_in(exceeds, places(times_us, start_us, end_us), alpha=alpha, values=values, quantile=quantile)
@@ -61,23 +76,39 @@ def share_in(
     n, k = len(exceeds), int(np.count_nonzero(exceeds))
     if not n:
         raise ValueError("an empty sample has no share")
-    spread = exceeds
-    if not k and values is not None and quantile is not None:
-        spread = values > np.quantile(values, quantile)
-    effect = design_effect(spread, where)
+    effect = design_effect(exceeds, where)
+    if values is not None and quantile is not None and k / effect < FEW:
+        known = np.where(np.isnan(values), np.inf, values)
+        effect = max(effect, effect_at(known, where, quantile, partial(np.quantile, known, method="lower")))
     low, high = interval(k / effect, n / effect, alpha)
     return Share(n=n, exceed=k / n, low=low, high=high, design_effect=effect, n_eff=n / effect)
 
 
 def places(times_us: Floats, start_us: float, end_us: float) -> Places:
-    """The block of each time, 0 to BLOCKS - 1; what lies outside belongs to the first or the last."""
+    """The block of each time, 0 to BLOCKS - 1; what lies outside belongs to the first or the last, NaN to the first."""
     length_us = end_us - start_us
     if not length_us > 0:
         return np.zeros(len(times_us), np.uint8)
     scaled = np.subtract(times_us, start_us, dtype=np.float64)
     scaled *= BLOCKS / length_us
-    np.clip(scaled, 0, BLOCKS - 1, out=scaled)
+    np.fmax(scaled, 0, out=scaled)  # NaN too
+    np.fmin(scaled, BLOCKS - 1, out=scaled)
     return scaled.astype(np.uint8)
+
+
+def effect_at(values: Floats, where: Places, q: float, value_at: Callable[[float], float]) -> float:
+    """The design effect of the share above the sample's own quantile; `value_at` finds that."""
+    above = _above(values, value_at(q))
+    effect, often = design_effect(above, where), OFTEN * (1 - q)
+    if np.count_nonzero(above) / effect >= FEW or often > 0.5:
+        return effect
+    return max(effect, design_effect(_above(values, value_at(1 - often)), where))
+
+
+def _above(values: Floats, limit: float) -> Bools:
+    """The values over the limit; where that is the largest of them, those at it."""
+    above = values > limit
+    return above if above.any() else values >= limit
 
 
 def design_effect(exceeds: Bools, where: Places) -> float:
@@ -94,8 +125,21 @@ def design_effect(exceeds: Bools, where: Places) -> float:
         return 1.0
     p = k / n
     excess = np.bincount(where[exceeds], minlength=BLOCKS) - p * sizes
-    variance = used / (used - 1) * float(np.sum(excess**2)) / n**2
+    variance = float(np.sum(excess**2)) * _together(excess, used) / n**2
     return min(max(1.0, variance / (p * (1 - p) / n)), float(n))
+
+
+def _together(excess: Floats, used: int) -> float:
+    """By how much the variance of the sum of `excess` is larger than the sum of its squares."""
+    lags = np.correlate(excess, excess, "full")[BLOCKS - 1 :] / (np.sum(excess**2) or 1.0)
+    longer = 1.0
+    if lags[1] > BLOCKS**-0.5:
+        pairs = lags[:-1:2] + lags[1::2]
+        positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
+        longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
+    free = max(used / longer, min(used, 3.0))
+    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.stdtrit(used - 1, 1 - ALPHA / 2)) ** 2
+    return longer * free / (free - 1) * unsure
 
 
 def mean_interval(means: Floats, alpha: float = ALPHA) -> tuple[float, float]:

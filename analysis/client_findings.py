@@ -67,7 +67,8 @@ def client_lag(evidence: Evidence) -> Finding | None:
         return None
     lag = requests.read_lag_us[requests.measured & ~np.isnan(requests.read_lag_us)] / 1e3
     p99 = quantiles.point(lag, 0.99)
-    limit = READ_LAG_MS if evidence.itl.p50 is None else max(READ_LAG_MS, READ_LAG_SHARE * evidence.itl.p50)
+    itl = evidence.whole.itl_ms.p50
+    limit = READ_LAG_MS if itl is None else max(READ_LAG_MS, READ_LAG_SHARE * itl)
     if p99 is None or p99 <= limit:
         return None
     message = f"the client read its sockets {p99:.3g} ms late (p99; limit {limit:.3g} ms), so it measured itself"
@@ -144,16 +145,6 @@ def over_saturated(evidence: Evidence) -> Finding | None:
         "cannot keep this rate, or has not settled yet, so latencies grow with the length of the run"
     )
     return Finding("over-saturated", "error", f"{message}; lower the rate, or measure longer")
-
-
-def not_steady(evidence: Evidence) -> Finding | None:
-    flow, requests = evidence.flow, evidence.requests
-    request_s = metrics.known_mean(requests.end_us[evidence.sampled])
-    if flow is None or request_s is None or flow.length_s * 1e6 >= request_s:
-        return None
-    message = f"the window ({flow.length_s:.3g} s) is shorter than a request takes ({request_s / 1e6:.3g} s)"
-    how = "throughput and concurrency are those of a moment; measure longer, or read the whole-run throughput"
-    return Finding("not-steady", "warning", f"{message}: {how}")
 
 
 def little(evidence: Evidence) -> Finding | None:

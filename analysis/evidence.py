@@ -8,8 +8,9 @@ import msgspec
 
 if TYPE_CHECKING:
     from analysis.pace import Schedule
-    from analysis.quantiles import Distribution
+    from analysis.parts import Part
     from analysis.records import Bools, Ended, Header, Planned, Requests
+    from analysis.steady import Settled
     from analysis.window import Flow
 
 Severity = Literal["error", "warning", "info"]
@@ -23,8 +24,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one level. `flow` is None where there is no window, `schedule` in the closed loop; `itl` is of
-    the ok requests."""
+    """What is known of one level, its transient in the warm-up. `flow` and `settled` are None where there is no window,
+    `schedule` in the closed loop.
+    """
 
     header: Header
     planned: Planned
@@ -32,7 +34,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     requests: Requests
     flow: Flow | None
     schedule: Schedule | None
-    itl: Distribution
+    settled: Settled | None
+    whole: Part
 
     @property
     def sampled(self) -> Bools:
@@ -41,13 +44,17 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steady_schedule(self) -> bool:
         """Whether requests come at one rate throughout, by the schedule."""
-        changing = (self.header.arrivals or "").startswith(("ramp", "trace"))
-        return self.planned.open_loop and self.planned.speed is None and not changing
+        return self.planned.open_loop and not changing(self.header, self.planned)
 
     @property
     def cap(self) -> object:
         """--max-concurrency, as the user gave it."""
         return self.header.options.get("max_concurrency")
+
+
+def changing(header: Header, planned: Planned) -> bool:
+    """Whether the schedule itself asks for another rate at another time."""
+    return planned.open_loop and (planned.speed is not None or (header.arrivals or "").startswith(("ramp", "trace")))
 
 
 def percent(share: float) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Law = Literal["asymptotic", "usl", "capped"]
 PARAMETERS: dict[Law, int] = {"asymptotic": 2, "usl": 3, "capped": 3}
 FEWEST = min(PARAMETERS.values()) + 2  # points: AICc is not defined for fewer
-PLACES = 200  # of N that are looked at: every whole number, where there are fewer
+PLACES = 200  # of N that are looked at
 
 
 class Fits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,9 @@ def allowed(points: int) -> list[Law]:
 
 
 def places(first: float, last: float) -> Floats:
-    """Whole numbers of requests from first to last, spread evenly over the logarithm."""
+    """Whole numbers of requests from first to last: all of them, or so many spread evenly over the logarithm."""
+    if last - first < PLACES:
+        return np.arange(first, last + 1)
     return np.unique(np.round(np.geomspace(first, last, PLACES)))
 
 

@@ -56,13 +56,26 @@ def answered(requests: Requests) -> Bools:
 
 def itl_ms(requests: Requests, chosen: Bools) -> Floats:
     """Gaps between one output event and the next, pooled over the chosen requests. Per event, not per token."""
+    gaps_ms: Floats = np.diff(requests.events_us)[_within(requests, chosen)].astype(np.float64)
+    gaps_ms /= 1e3
+    return gaps_ms
+
+
+def itl_at_us(requests: Requests, chosen: Bools) -> Floats:
+    """When each gap of `itl_ms` ended."""
+    inside = _within(requests, chosen)
+    at_us = np.repeat(requests.sent_us, requests.events)[1:][inside]
+    at_us += requests.events_us[1:][inside]
+    return at_us
+
+
+def _within(requests: Requests, chosen: Bools) -> Bools:
+    """Of each two neighbours among the events, whether they are of one request, a chosen one."""
     inside = np.repeat(chosen, requests.events)[1:]
     between = requests.starts[1:-1]
     between = between[(between > 0) & (between < len(requests.events_us))]
     inside[between - 1] = False  # from the last event of one request to the first of the next
-    gaps_ms: Floats = np.diff(requests.events_us)[inside].astype(np.float64)
-    gaps_ms /= 1e3
-    return gaps_ms
+    return inside
 
 
 def tpot_ms(requests: Requests, tokens: Floats) -> Floats:

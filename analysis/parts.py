@@ -89,8 +89,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     later: Part
 
 
-def whole(requests: Requests, tokens: Floats, flow: window.Flow | None, header: Header) -> Part:
-    return _part("", requests, tokens, flow, _cacheable(requests, header))
+def whole(requests: Requests, tokens: Floats, steady: Window | None, flow: window.Flow | None, header: Header) -> Part:
+    return _part("", requests, tokens, steady, flow, _cacheable(requests, header))
 
 
 def classes(
@@ -131,15 +131,21 @@ def _parts(
         some = records.subset(requests, mask)
         some_tokens = tokens[np.repeat(mask, requests.events)]
         flow = None if steady is None else window.flow(some, some_tokens, steady)
-        yield _part(name, some, some_tokens, flow, cacheable[mask])
+        yield _part(name, some, some_tokens, steady, flow, cacheable[mask])
 
 
 def _with(part: Part, statement: Statement) -> Part:
     return msgspec.structs.replace(part, goodput=statement.goodput, verdicts=statement.verdicts)
 
 
-def _part(name: str, requests: Requests, tokens: Floats, flow: window.Flow | None, cacheable: Floats) -> Part:
+def _part(
+    name: str, requests: Requests, tokens: Floats, steady: Window | None, flow: window.Flow | None, cacheable: Floats
+) -> Part:
     sampled, answered = requests.measured & requests.ok, metrics.answered(requests)
+
+    def spread(values: Floats, chosen: Bools) -> Distribution:
+        return distribution(values[chosen], requests.due_us[chosen], steady)
+
     return Part(
         name=name,
         requests=_counts(requests),
@@ -148,12 +154,12 @@ def _part(name: str, requests: Requests, tokens: Floats, flow: window.Flow | Non
             output_tokens_per_s=None if flow is None else flow.output_tokens_per_s,
             total_tokens_per_s=None if flow is None else flow.total_tokens_per_s,
         ),
-        ttft_ms=distribution(metrics.ttft_ms(requests)[answered]),
-        ttft_sent_ms=distribution(metrics.ttft_sent_ms(requests)[answered]),
-        ttfat_ms=distribution(metrics.ttfat_ms(requests)[answered]),
-        itl_ms=distribution(metrics.itl_ms(requests, sampled)),
-        tpot_ms=distribution(metrics.tpot_ms(requests, tokens)[sampled]),
-        e2e_ms=distribution(metrics.e2e_ms(requests)[sampled]),
+        ttft_ms=spread(metrics.ttft_ms(requests), answered),
+        ttft_sent_ms=spread(metrics.ttft_sent_ms(requests), answered),
+        ttfat_ms=spread(metrics.ttfat_ms(requests), answered),
+        itl_ms=distribution(metrics.itl_ms(requests, sampled), metrics.itl_at_us(requests, sampled), steady),
+        tpot_ms=spread(metrics.tpot_ms(requests, tokens), sampled),
+        e2e_ms=spread(metrics.e2e_ms(requests), sampled),
         tokens=_tokens(requests, cacheable),
         phases=_phases(requests),
     )

@@ -78,14 +78,13 @@ def _figure(summary: Summary) -> Figure:
         axes.set_xlabel("Concurrent requests")
         axes.grid(visible=True)
         panels.growth(axes, summary.curve, _rates(summary.levels), None if held is None else held.concurrency)
+    held_at = None if held is None else _place(held)
     for axes, metric, title in ((ttft, *_TTFT), (itl, *_ITL)):
         axes.set_title(title, loc="left", fontsize=14, pad=12)
         axes.set_xlabel("Request rate, requests/s" if _open_loop(summary.levels) else "Output throughput, tokens/s")
         axes.xaxis.set_major_formatter(FuncFormatter(panels.tick))
         axes.grid(visible=True)
-        panels.latency(
-            axes, _points(summary.levels, metric), _limits(summary, metric), None if held is None else _place(held)
-        )
+        panels.latency(axes, _points(summary.levels, metric), _limits(summary, metric), held_at)
     _legend(figure, summary.levels)
     return figure
 

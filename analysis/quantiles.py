@@ -1,18 +1,28 @@
-"""One definition of a quantile, and how many samples it takes.
+"""One definition of a quantile, its interval, and how many samples it takes.
 
 A quantile is numpy's method "linear" (type 7 of Hyndman and Fan), as in the tools whose numbers these are set beside.
+
+Values are not independent: concurrent streams share every engine step. So what a sample can carry is decided by n_eff,
+the number of independent values that would say as much, measured over time blocks (see `blocks`): a quantile is None
+below `min_n`, the end of an interval where not even the extreme of n_eff values is one. The interval inverts the
+binomial test on the number of values above, as SLO verdicts do: its end is the limit at which a verdict would turn.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from scipy import special
+
+from analysis import blocks
 
 if TYPE_CHECKING:
     from analysis.records import Floats
+    from analysis.window import Window
 
 ALPHA = 0.05  # of a two-sided interval
 
@@ -20,10 +30,7 @@ ALPHA = 0.05  # of a two-sided interval
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """A sample in the unit of its name. What the sample cannot support is None.
 
-    `n_eff` and the intervals need the dependence between samples, measured over time blocks, and are None until that is
-    there: concurrent streams share every engine step, so an interval that takes samples as independent would be a lie
-    (its nominal 95 % cover 27 % for the p99 of ITL at 32 streams). For the same reason `min_n` is a necessary sample
-    size, not a sufficient one.
+    `n_eff` is that of the tail, and decides about p90, p95 and p99; it is None where the dependence is not known.
     """
 
     n: int
@@ -54,24 +61,64 @@ def point(values: Floats, q: float) -> float | None:
     return float(np.quantile(values, q, method="linear")) if len(values) else None
 
 
-def quantile(values: Floats, q: float) -> float | None:
-    """The quantile `q` of a sample without NaN; None below `min_n`."""
-    return point(values, q) if len(values) >= min_n(q) else None
+def quantile(ordered: Floats, q: float, n_eff: int | None = None) -> float | None:
+    """The quantile `q` of a sorted sample; None where `n_eff`, or n if that is not known, is below `min_n`."""
+    return _at(ordered, q) if (len(ordered) if n_eff is None else n_eff) >= min_n(q) else None
 
 
-def distribution(values: Floats) -> Distribution:
-    """Of the values that are there: NaN stands for a request that has no such value."""
-    values = np.sort(values)
-    values = values[: np.searchsorted(values, np.nan)]  # NaN sorts last
+def interval(ordered: Floats, q: float, n_eff: int | None) -> tuple[float | None, float | None]:
+    """The 95 % interval of the quantile `q` of a sorted sample: values with so many above as the binomial law allows.
+
+    That law has n_eff trials and the share 1 - q, each of which counts for n / n_eff values.
+    """
+    if n_eff is None:
+        return None, None
+    n, weight = len(ordered), len(ordered) / n_eff
+    low = high = None
+    if q**n_eff <= ALPHA / 2:
+        fewest = float(special.bdtrik(ALPHA / 2, n_eff, 1 - q))
+        high = float(ordered[n - 1 - math.floor(max(fewest, 0.0) * weight)])
+    if (1 - q) ** n_eff <= ALPHA / 2:
+        most = float(special.bdtrik(1 - ALPHA / 2, n_eff, 1 - q)) + 1
+        low = float(ordered[max(n - 1 - math.ceil(most * weight), 0)])
+    return low, high
+
+
+def distribution(values: Floats, times_us: Floats | None = None, steady: Window | None = None) -> Distribution:
+    """Of the values that are there: NaN stands for a request that has no such value.
+
+    Without the time of each value and a window their dependence is not known: no interval, and n decides what is null.
+    """
+    known = ~np.isnan(values)
+    if not known.all():
+        values, times_us = values[known], None if times_us is None else times_us[known]
     if not len(values):
         return Distribution(n=0)
+    ordered = np.sort(values)
+    middle = tail = None
+    if times_us is not None and steady is not None:
+        where = blocks.places(times_us, steady.start_us, steady.end_us)
+        middle, tail = (
+            math.floor(len(values) / blocks.effect_at(values, where, q, partial(_at, ordered))) for q in (0.5, 0.99)
+        )
     return Distribution(
         n=len(values),
-        mean=float(values.mean()),
-        min=float(values[0]),
-        p50=quantile(values, 0.50),
-        p90=quantile(values, 0.90),
-        p95=quantile(values, 0.95),
-        p99=quantile(values, 0.99),
-        max=float(values[-1]),
+        n_eff=tail,
+        mean=float(ordered.mean()),
+        min=float(ordered[0]),
+        p50=quantile(ordered, 0.50, middle),
+        p90=quantile(ordered, 0.90, tail),
+        p95=quantile(ordered, 0.95, tail),
+        p99=quantile(ordered, 0.99, tail),
+        max=float(ordered[-1]),
+        p50_ci95=interval(ordered, 0.50, middle),
+        p99_ci95=interval(ordered, 0.99, tail),
     )
+
+
+def _at(ordered: Floats, q: float) -> float:
+    """As `point`, without a search."""
+    place = (len(ordered) - 1) * q
+    below = math.floor(place)
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    return float(low + (high - low) * (place - below))

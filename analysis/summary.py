@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from analysis import blocks, metrics, parts, quantiles, records, validity, verdicts, window
+from analysis import blocks, metrics, parts, quantiles, records, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
 from analysis.curve import GAIN, Curve, Measured, curve
-from analysis.evidence import Evidence, Finding
+from analysis.evidence import Evidence, Finding, changing
 from analysis.pace import Schedule, schedule
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def summarize(directory: Path) -> Summary:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
     facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in _MADE}
-    whole = curve([_measured(level, run.header.arrivals) for level in levels])
+    whole = curve([_measured(level, run.header) for level in levels])
     rounded = msgspec.convert(_rounded(msgspec.to_builtins(whole)), Curve)
     return Summary(**facts, phases=_lightest(levels), curve=rounded, levels=tuple(levels))
 
@@ -139,18 +139,20 @@ _MADE = ("phases", "curve", "levels")
 
 def summarize_level(run: Run, level: int) -> Level:
     """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
-    header, requests = run.header, run.requests.get(level, records.NO_REQUESTS)
-    planned, ended = header.planned(level), run.ended.get(level)
+    header, planned, ended = run.header, run.header.planned(level), run.ended.get(level)
+    requests = run.requests.get(level, records.NO_REQUESTS)
     tokens = metrics.event_tokens(requests)
-    steady = window.find(requests, open_loop=planned.open_loop)
-    flow = None if steady is None else window.flow(requests, tokens, steady)
-    whole = parts.whole(requests, tokens, flow, header)
+    settled = _settled(requests, tokens, header, planned)
+    requests, held = (requests, None) if settled is None else (settled.requests, settled.window)
+    flow = None if held is None else window.flow(requests, tokens, held)
+    whole = parts.whole(requests, tokens, held, flow, header)
     kept = schedule(requests, ended) if planned.open_loop else None
     evidence = Evidence(
-        header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, itl=whole.itl_ms
-    )
+        header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, settled=settled,
+        whole=whole,
+    )  # fmt: skip
     found = validity.findings(evidence)
-    stated = verdicts.of_level(header, requests, tokens, steady)
+    stated = verdicts.of_level(header, requests, tokens, held)
     if validity.validity(found) == "INVALID":
         stated = {name: verdicts.withheld(statement) for name, statement in stated.items()}
     return _shown(
@@ -167,15 +169,24 @@ def summarize_level(run: Run, level: int) -> Level:
                 rate_per_s=None if flow is None else flow.starts_per_s,
             ),
             schedule=kept,
-            throughput=_throughput(requests, tokens, steady, flow, planned.concurrency),
+            throughput=_throughput(requests, tokens, held, flow, planned.concurrency),
             goodput=stated.get("", verdicts.NOTHING).goodput,
-            classes=parts.classes(requests, tokens, steady, header, stated),
-            turns=parts.turns(requests, tokens, steady, header),
+            classes=parts.classes(requests, tokens, held, header, stated),
+            turns=parts.turns(requests, tokens, held, header),
             verdicts=stated.get("", verdicts.NOTHING).verdicts,
             client=_client(header, ended, requests),
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
+
+
+def _settled(
+    requests: Requests, tokens: Floats, header: records.Header, planned: records.Planned
+) -> steady.Settled | None:
+    found = window.find(requests, open_loop=planned.open_loop)
+    if found is None or changing(header, planned):
+        return None if found is None else steady.Settled(requests=requests, window=found)
+    return steady.settle(requests, tokens, found, open_loop=planned.open_loop)
 
 
 _OF_THE_WHOLE = set(parts.Part.__struct_fields__) - {"name", "throughput", "goodput", "verdicts"}
@@ -247,7 +258,7 @@ def _lightest(levels: Sequence[Level]) -> RunPhases | None:
 
 
 def _throughput(
-    requests: Requests, tokens: Floats, steady: window.Window | None, flow: window.Flow | None, users: int | None
+    requests: Requests, tokens: Floats, held: window.Window | None, flow: window.Flow | None, users: int | None
 ) -> Throughput:
     """Per user: over the slots of the closed loop, in the open loop over the requests in flight."""
     share = None if flow is None else users or flow.concurrency
@@ -255,14 +266,14 @@ def _throughput(
         requests_per_s=None if flow is None else flow.requests_per_s,
         output_tokens_per_s=None if flow is None else flow.output_tokens_per_s,
         total_tokens_per_s=None if flow is None else flow.total_tokens_per_s,
-        output_tokens_per_s_ci95=(None, None) if steady is None else _rate_ci95(requests, tokens, steady),
+        output_tokens_per_s_ci95=(None, None) if held is None else _rate_ci95(requests, tokens, held),
         whole_run_output_tokens_per_s=window.whole_run_tokens_per_s(requests, tokens),
         per_user_tokens_per_s=None if flow is None or not share else flow.output_tokens_per_s / share,
     )
 
 
-def _rate_ci95(requests: Requests, tokens: Floats, steady: window.Window) -> tuple[float, float]:
-    low, high = blocks.mean_interval(window.block_rates(requests, tokens, steady))
+def _rate_ci95(requests: Requests, tokens: Floats, held: window.Window) -> tuple[float, float]:
+    low, high = blocks.mean_interval(window.block_rates(requests, tokens, held))
     return max(0.0, low), high
 
 
@@ -298,15 +309,15 @@ def over_saturated(level: Level) -> bool:
     return any(finding.code == "over-saturated" for finding in level.findings)
 
 
-def _measured(level: Level, arrivals: str | None) -> Measured:
-    one_rate = level.rate_per_s is not None and level.speed is None
+def _measured(level: Level, header: records.Header) -> Measured:
+    planned = header.planned(level.level)
     return Measured(
         level=level.level,
         concurrency=level.concurrency,
         load=asked(level),
         valid=level.validity == "VALID",
         over_saturated=over_saturated(level),
-        one_rate=one_rate and not (arrivals or "").startswith(("ramp", "trace")),
+        one_rate=planned.open_loop and not changing(header, planned),
         tokens_per_s=level.throughput.output_tokens_per_s,
         tokens_per_s_ci95=level.throughput.output_tokens_per_s_ci95,
         verdicts=frozenset(verdict.verdict for verdict in level.verdicts),

@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis import answer_findings as answers
 from analysis import client_findings as client
-from analysis import quantiles
+from analysis import sample_findings as sample
 from analysis import workload_findings as workload
 from analysis.evidence import SEVERITIES, Finding, percent
 
@@ -73,16 +73,6 @@ def _survivors(evidence: Evidence) -> Finding | None:
     return Finding("survivors", "error", message)
 
 
-def _few_samples(evidence: Evidence) -> Finding | None:
-    n = int(evidence.sampled.sum())
-    missing = [q for q in (0.5, 0.9, 0.95, 0.99) if n < quantiles.min_n(q)]
-    if not n or not missing:
-        return None
-    needs = ", ".join(f"p{q * 100:.0f} {quantiles.min_n(q)}" for q in missing)
-    message = f"a sample of {n} is too small for some percentiles, which are null (requests needed: {needs})"
-    return Finding("few-samples", "info", f"{message}; use --requests {quantiles.min_n(missing[-1])} or more time")
-
-
 def _errors(evidence: Evidence, failed: Bools) -> str:
     kinds, counts = np.unique(evidence.requests.error[failed], return_counts=True)
     most = np.argsort(-counts, kind="stable")
@@ -101,7 +91,7 @@ CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
     client.little,
     client.clock_step,
     _failures,
-    client.not_steady,
+    sample.not_steady,
     workload.input_length,
     workload.output_length,
     workload.cached_prompts,
@@ -116,5 +106,6 @@ CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
     answers.multi_token_events,
     answers.no_answer,
     workload.left,
-    _few_samples,
+    sample.settling,
+    sample.few_samples,
 )

@@ -74,14 +74,14 @@ def flow(requests: Requests, tokens: Floats, window: Window) -> Flow:
     length_s = window.length_s
     sent = ~np.isnan(requests.sent_us)
     last_us = requests.due_us + metrics.e2e_ms(requests) * 1e3
-    ended_us = _ended_us(requests)
-    spent_us = np.minimum(ended_us, window.end_us) - np.maximum(requests.sent_us, window.start_us)
-    ended = window.holds(ended_us)
+    end_us = ended_us(requests)
+    spent_us = np.minimum(end_us, window.end_us) - np.maximum(requests.sent_us, window.start_us)
+    ended = window.holds(end_us)
     late = Window(start_us=(window.start_us + window.end_us) / 2, end_us=window.end_us)
     thought_us = prompts.think_us(requests)[window.holds(requests.sent_us)]
-    arrived = _arrived(requests, tokens, window)
+    by_part = arrived(requests, tokens, window)
     parts = max(1, int(length_s))
-    output = float(arrived.sum())
+    output = float(by_part.sum())
     prompt = _prompt_tokens(requests, window)
     return Flow(
         length_s=length_s,
@@ -89,12 +89,12 @@ def flow(requests: Requests, tokens: Floats, window: Window) -> Flow:
         starts_per_s=float(np.sum(window.holds(requests.sent_us)) / length_s),
         concurrency=float(np.maximum(spent_us[sent], 0).sum() / 1e6 / length_s),
         ended=int(ended.sum()),
-        residence_s=float((ended_us - requests.sent_us)[ended].mean() / 1e6) if ended.any() else None,
+        residence_s=float((end_us - requests.sent_us)[ended].mean() / 1e6) if ended.any() else None,
         late_starts=int(late.holds(requests.sent_us).sum()),
-        late_ended=int(late.holds(ended_us).sum()),
+        late_ended=int(late.holds(end_us).sum()),
         thinking=float(np.maximum(np.nan_to_num(thought_us), 0).sum() / 1e6 / length_s),
         output_tokens_per_s=output / length_s,
-        peak_tokens_per_s=float(arrived.max()) / (length_s / parts),
+        peak_tokens_per_s=float(by_part.max()) / (length_s / parts),
         total_tokens_per_s=None if prompt is None else (output + prompt) / length_s,
     )
 
@@ -113,19 +113,19 @@ def whole_run_tokens_per_s(requests: Requests, tokens: Floats) -> float | None:
     sent = requests.sent_us[~np.isnan(requests.sent_us)]
     if not len(sent):
         return None
-    length_s = (np.nanmax(_ended_us(requests)) - sent.min()) / 1e6
+    length_s = (np.nanmax(ended_us(requests)) - sent.min()) / 1e6
     total = float(metrics.tokens_per_request(requests, tokens)[~requests.failed].sum())
     return total / float(length_s) if length_s > 0 else None
 
 
-def _ended_us(requests: Requests) -> Floats:
+def ended_us(requests: Requests) -> Floats:
     """When each stream ended; NaN for one never sent. A row without an end ended at its last event, or at once."""
     last_us = requests.due_us + metrics.e2e_ms(requests) * 1e3 - requests.sent_us
     after_us = np.where(np.isnan(requests.end_us), np.nan_to_num(last_us), requests.end_us)
     return requests.sent_us + after_us
 
 
-def _arrived(requests: Requests, tokens: Floats, window: Window) -> Floats:
+def arrived(requests: Requests, tokens: Floats, window: Window) -> Floats:
     """Output tokens in each of the equal parts of the window."""
     parts = max(1, int(window.length_s))
     counts = requests.events

@@ -32,14 +32,29 @@ def test_independent_values_count_in_full_and_copies_once() -> None:
 
 
 def test_the_formula_of_the_design_effect() -> None:
-    """Blocks of 2 with 2, 0 and 1 exceedances, the rest with 1 of 2."""
-    exceeds = np.array([1, 1, 0, 0, *([0, 1] * (blocks.BLOCKS - 2))], np.bool_)
-    times = np.repeat(np.arange(blocks.BLOCKS) + 0.5, 2)
-    n, variance = 2 * blocks.BLOCKS, blocks.BLOCKS / (blocks.BLOCKS - 1) * 2 / (2 * blocks.BLOCKS) ** 2
-    assert blocks.share(exceeds, times, 0, blocks.BLOCKS).design_effect == max(1, variance / (0.25 / n))
-    bunched = np.repeat(np.arange(blocks.BLOCKS) % 2 == 0, 2)
-    expected = blocks.BLOCKS / (blocks.BLOCKS - 1) * blocks.BLOCKS / n**2 / (0.25 / n)
-    assert blocks.share(bunched, times, 0, blocks.BLOCKS).design_effect == pytest.approx(expected)
+    """Of 30 blocks of 20 with 5 each, one has 20."""
+    exceeds = np.tile(np.arange(20) < 5, blocks.BLOCKS)
+    exceeds[40:60] = True
+    times = np.repeat(np.arange(blocks.BLOCKS) + 0.5, 20)
+    n, p = 600, 165 / 600
+    variance = 30 / 29 * (29 * (5 - 20 * p) ** 2 + (20 - 20 * p) ** 2) / n**2
+    expected = variance / (p * (1 - p) / n)
+    assert blocks.share(exceeds, times, 0, blocks.BLOCKS).design_effect == pytest.approx(expected, rel=1e-4)
+
+
+def test_neighbours_that_go_together_count_as_one() -> None:
+    """Runs of five alike blocks are worth about a fifth of as many free ones, and few of these are known badly."""
+    random = np.random.default_rng(3)
+    times = np.arange(3000) / 100
+    ratios = []
+    for _ in range(50):
+        high = random.random(6) < 0.5
+        free = random.permutation(np.repeat(high, 5))
+        exceeds = random.random(3000) < np.where(np.repeat(high, 500), 0.6, 0.4)
+        apart = random.random(3000) < np.where(np.repeat(free, 100), 0.6, 0.4)
+        together = blocks.share(exceeds, times, 0, 30).design_effect
+        ratios.append(together / blocks.share(apart, times, 0, 30).design_effect)
+    assert np.median(ratios) > 2.5
 
 
 def test_where_none_exceeds_the_own_quantile_measures_the_dependence() -> None:
@@ -51,6 +66,18 @@ def test_where_none_exceeds_the_own_quantile_measures_the_dependence() -> None:
     assert blind.design_effect == 1
     assert seeing.design_effect > 30
     assert seeing.high > 30 * blind.high
+
+
+def test_few_exceedances_borrow_the_dependence_of_a_lower_limit() -> None:
+    """One burst of ten in which one value is far out: alone it looks like an independent one."""
+    values = np.random.default_rng(4).random(1000)
+    values[500:550] += 1
+    values[500] = 9
+    times = np.arange(1000.0)
+    assert blocks.share(values > 5, times, 0, 1000).design_effect == pytest.approx(1, abs=0.2)
+    assert blocks.share(values > 5, times, 0, 1000, values=values, quantile=0.99).design_effect > 10
+    unknown = np.where(values > 5, np.nan, values)  # a failure has no value and lies above all
+    assert blocks.share(values > 5, times, 0, 1000, values=unknown, quantile=0.99).design_effect > 10
 
 
 def test_all_in_one_block_are_worth_one() -> None:

@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from analysis import quantiles, records
+from analysis import parts, records
 from analysis.evidence import Evidence, percent
 from tests import fakes_run as fakes
 
@@ -30,7 +31,8 @@ def test_steady_schedule(plan: dict[str, Any], arrivals: str | None, steady: boo
         requests=records.NO_REQUESTS,
         flow=None,
         schedule=None,
-        itl=quantiles.Distribution(n=0),
+        settled=None,
+        whole=parts.whole(records.NO_REQUESTS, np.empty(0), None, None, header),
     )
     assert evidence.steady_schedule is steady
     assert evidence.cap is None

@@ -22,7 +22,7 @@ def mixed(**head: Any) -> tuple[parts.Part, tuple[parts.Part, ...], parts.Turns 
     assert steady is not None
     flow = window.flow(requests, tokens, steady)
     return (
-        parts.whole(requests, tokens, flow, known),
+        parts.whole(requests, tokens, steady, flow, known),
         parts.classes(requests, tokens, steady, known),
         parts.turns(requests, tokens, steady, known),
     )
@@ -83,7 +83,7 @@ def test_who_left_has_a_ttft_and_no_e2e() -> None:
     rows = fakes.with_some(3, events_us=[900_000], end_us=950_000, **gone)
     rows += [fakes.row(900, 5, (), end_us=10, **gone), fakes.row(901, 6, (700_000,), status="cancelled")]
     requests = fakes.requests(*rows)
-    whole = parts.whole(requests, metrics.event_tokens(requests), None, header())
+    whole = parts.whole(requests, metrics.event_tokens(requests), None, None, header())
     assert whole.requests == parts.Counts(sent=402, ok=397, failed=0, cancelled=1, left=4, errors={})
     assert (whole.ttft_ms.n, whole.ttft_ms.max, whole.ttft_sent_ms.n) == (400, 900, 400)
     assert (whole.e2e_ms.n, whole.tpot_ms.n, whole.itl_ms.n) == (397, 397, 397 * 9)
@@ -93,7 +93,7 @@ def test_who_left_has_a_ttft_and_no_e2e() -> None:
 def test_distinct_prompts_and_what_may_be_cached() -> None:
     rows = [fakes.row(i, i, item=i % 3, cached_tokens=0) for i in range(9)]
     requests = fakes.requests(*rows)
-    tokens = parts.whole(requests, metrics.event_tokens(requests), None, header()).tokens
+    tokens = parts.whole(requests, metrics.event_tokens(requests), None, None, header()).tokens
     assert (tokens.distinct_prompts, tokens.cached_share) == (3, 0)
     assert tokens.cacheable_share == pytest.approx(6 / 9)
 
@@ -123,7 +123,7 @@ def test_classes_and_turns_divide_the_rows(rows: list[Any]) -> None:
         header(workload={"name": "m", "classes": [{"name": "a"}, {"name": "b"}]}),
     )
     steady = window.find(requests)
-    whole = parts.whole(requests, tokens, None, known)
+    whole = parts.whole(requests, tokens, None, None, known)
     classes = parts.classes(requests, tokens, steady, known)
     assert sum(part.requests.sent for part in classes) == sum(row["class"] is not None for row in made)
     turns = parts.turns(requests, tokens, steady, known)

@@ -53,14 +53,6 @@ def test_no_success_says_what_happened() -> None:
     assert findings([])["survivors"].severity == "error"
 
 
-def test_few_samples_says_how_many() -> None:
-    found = findings(fakes.closed_loop(fakes.SLOTS, each=10))["few-samples"]
-    assert found.severity == "info"
-    assert "sample of 40" in found.message
-    assert "p95 72, p99 368" in found.message
-    assert "p90" not in found.message
-
-
 def test_errors_come_first_and_make_a_level_invalid() -> None:
     found = findings(fakes.with_some(1, **FAILED), fakes.ended(clock_step_us=5000), clock="user")
     severities = [finding.severity for finding in found.values()]

@@ -11,6 +11,7 @@ from loadgen.sim.engine import Engine
 from loadgen.sim.spec import Spec, parse
 
 WARM_UP_S = 2.0  # of the open loop
+COLD = 4.0
 _TOKENS = tuple(range(100_000))
 
 
@@ -45,9 +46,19 @@ def spec(text: str = "llama-3.1-8b@h100,max_num_seqs=64,prefix_cache=0") -> Spec
 
 
 def closed_loop(
-    served: Spec, slots: int, duration_s: float, seed: int, *, request_s: float, lengths: Lengths = CHAT
+    served: Spec,
+    slots: int,
+    duration_s: float,
+    seed: int,
+    *,
+    request_s: float,
+    lengths: Lengths = CHAT,
+    cold_s: float = 0.0,
 ) -> Requests:
-    """`slots` users, staggered over `request_s`; the first request of each is warm-up; none starts after the end."""
+    """`slots` users, staggered over `request_s`; the first request of each is warm-up; none starts after the end.
+
+    For `cold_s` every step takes COLD times as long.
+    """
     random = np.random.default_rng(seed)
     starts = [slot * request_s / slots for slot in range(slots)]
 
@@ -58,7 +69,8 @@ def closed_loop(
     def follow(done: Served, now_s: float) -> Served | None:
         return begin(now_s, done.slot, first=False) if now_s < starts[-1] + duration_s else None
 
-    return _serve(served, iter([begin(due_s, slot, first=True) for slot, due_s in enumerate(starts)]), follow)
+    firsts = [begin(due_s, slot, first=True) for slot, due_s in enumerate(starts)]
+    return _serve(served, iter(firsts), follow, cold_s)
 
 
 def open_loop(
@@ -69,8 +81,9 @@ def open_loop(
     *,
     lengths: Lengths = CHAT,
     warm_up_s: float = WARM_UP_S,
+    cold_s: float = 0.0,
 ) -> Requests:
-    """Poisson arrivals; the first `warm_up_s` are warm-up."""
+    """Poisson arrivals; the first `warm_up_s` are warm-up. For `cold_s` every step takes COLD times as long."""
     random = np.random.default_rng(seed)
 
     def arrivals() -> Iterator[Served]:
@@ -79,10 +92,12 @@ def open_loop(
             yield Served(now_s, *lengths.draw(random), now_s >= warm_up_s, 0)
             now_s += random.exponential(1 / rate_per_s)
 
-    return _serve(served, arrivals(), lambda done, now_s: None)
+    return _serve(served, arrivals(), lambda done, now_s: None, cold_s)
 
 
-def _serve(served: Spec, arrivals: Iterator[Served], follow: Callable[[Served, float], Served | None]) -> Requests:
+def _serve(
+    served: Spec, arrivals: Iterator[Served], follow: Callable[[Served, float], Served | None], cold_s: float
+) -> Requests:
     engine, now_s = Engine(served), 0.0
     requests: list[Served] = []
 
@@ -102,7 +117,7 @@ def _serve(served: Spec, arrivals: Iterator[Served], follow: Callable[[Served, f
                 return columns(requests)
             now_s = ahead.due_s
             continue
-        now_s += step.duration_s
+        now_s += step.duration_s * (COLD if now_s < cold_s else 1.0)
         for number, count in step.tokens:
             requests[number].events_s += [now_s] * count
         for number in step.finished:
