@@ -240,13 +240,13 @@ def _within(value: float, ci95: tuple[float, float], measured: tuple[float, floa
     )
 
 
-def words(found: Curve, *, slo: bool, unit: str = "") -> list[str]:
-    """For people; `unit` is that of a load, such as "/s"."""
-    lines = []
+def words(found: Curve, *, slo: bool, unit: str = "", left_out: Sequence[str] = ()) -> list[str]:
+    """For people; `unit` is that of a load, such as "/s", and `left_out` names the levels that are."""
+    lines, without = [], f" (without {', '.join(left_out)})" if left_out else ""
     if found.fit is not None:
-        lines = [_law(found.fit), f"{_knee(found, found.fit)} (95 % intervals)"]
+        lines = [f"{_law(found.fit)}{without}", f"{_knee(found, found.fit)} (95 % intervals)"]
     elif found.why_no_fit is not None:
-        lines = [f"no law of the throughput: {found.why_no_fit}"]
+        lines = [f"no law of the throughput{without}: {found.why_no_fit}"]
     holds, fails = ("the SLO holds", "it fails") if slo else ("the server keeps the rate", "it is over-saturated")
     held = [] if found.holds is None else [f"{holds} up to {found.holds:g}{unit}"]
     failed = [] if found.fails is None else [f"{fails} at {found.fails:g}{unit}"]

@@ -43,7 +43,8 @@ def show(run: Summary, console: Console) -> None:
     if any(UNKNOWN in str(cell) for column in table.columns for cell in column.cells):
         console.print(_line(_footnote(run.levels), "dim"))
     if len(run.levels) >= laws.FEWEST or run.curve.why_no_fit is None:
-        for words in curve.words(run.curve, slo=bool(run.slo), unit=_unit(run.levels)):
+        out = [summary.load(level) for level in run.levels if level.level in run.curve.left_out]
+        for words in curve.words(run.curve, slo=bool(run.slo), unit=_unit(run.levels), left_out=out):
             console.print(_line(words, ""))
     if any(level.goodput is not None for level in run.levels):
         console.print(_verdicts(run))

@@ -242,8 +242,8 @@ def test_words_of_the_closed_loop() -> None:
     open_ended = curve.words(curve.curve(sweep(asymptotic(62))), slo=False)[1]
     assert open_ended.startswith("knee at N = 62 (")
     assert " to ?), the most throughput" in open_ended
-    few = curve.words(curve.curve(sweep(capped, [1, 2])), slo=False)
-    assert few == ["no law of the throughput: it takes 4 valid levels of different concurrency, not 2"]
+    few = curve.words(curve.curve(sweep(capped, [1, 2])), slo=False, left_out=["4", "8"])
+    assert few == ["no law of the throughput (without 4, 8): it takes 4 valid levels of different concurrency, not 2"]
 
 
 @pytest.mark.parametrize(
