@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from analysis import metrics, parts, quantiles, records, steady, validity, verdicts, window
+from analysis import blocks, metrics, parts, quantiles, records, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
+from analysis.curve import GAIN, Curve, Measured, curve
 from analysis.evidence import Evidence, Finding, changing
 from analysis.pace import Schedule, schedule
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from analysis.records import Floats, Requests, Run
 
 DIGITS = 6
-SATURATED_GAIN = 0.05  # output tokens/s gained per doubling of the load, of the largest: under it there is no more
 
 
 class Achieved(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class Achieved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(parts.Rates, frozen=True, kw_only=True):
+    output_tokens_per_s_ci95: tuple[float | None, float | None]
     whole_run_output_tokens_per_s: float | None
     per_user_tokens_per_s: float | None
 
@@ -116,6 +117,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     server: dict[str, Any]
     options: dict[str, Any]
     phases: RunPhases | None
+    curve: Curve
     levels: tuple[Level, ...]
 
 
@@ -126,8 +128,13 @@ def summarize(directory: Path) -> Summary:
     if run.cut_rows and levels:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
-    facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in ("phases", "levels")}
-    return Summary(**facts, phases=_lightest(levels), levels=tuple(levels))
+    facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in _MADE}
+    whole = curve([_measured(level, run.header) for level in levels])
+    rounded = msgspec.convert(_rounded(msgspec.to_builtins(whole)), Curve)
+    return Summary(**facts, phases=_lightest(levels), curve=rounded, levels=tuple(levels))
+
+
+_MADE = ("phases", "curve", "levels")
 
 
 def summarize_level(run: Run, level: int) -> Level:
@@ -148,7 +155,7 @@ def summarize_level(run: Run, level: int) -> Level:
     stated = verdicts.of_level(header, requests, tokens, held)
     if validity.validity(found) == "INVALID":
         stated = {name: verdicts.withheld(statement) for name, statement in stated.items()}
-    return _rounded_level(
+    return _shown(
         Level(
             level=level,
             concurrency=planned.concurrency,
@@ -162,7 +169,7 @@ def summarize_level(run: Run, level: int) -> Level:
                 rate_per_s=None if flow is None else flow.starts_per_s,
             ),
             schedule=kept,
-            throughput=_throughput(requests, tokens, flow, planned.concurrency),
+            throughput=_throughput(requests, tokens, held, flow, planned.concurrency),
             goodput=stated.get("", verdicts.NOTHING).goodput,
             classes=parts.classes(requests, tokens, held, header, stated),
             turns=parts.turns(requests, tokens, held, header),
@@ -219,6 +226,11 @@ def load(level: Level) -> str:
     return f"level {level.level}" if level.rate_per_s is None else f"{level.rate_per_s:g}/s"
 
 
+def asked(level: Level) -> float | None:
+    """What `load` names, as a number."""
+    return next((float(x) for x in (level.concurrency, level.speed, level.rate_per_s) if x is not None), None)
+
+
 def saturated(levels: Sequence[Level]) -> bool:
     """Whether the last step up in concurrency gained, per doubling, under 5 % of the largest output tokens/s.
 
@@ -233,7 +245,7 @@ def saturated(levels: Sequence[Level]) -> bool:
     if before.concurrency is None or last.concurrency is None or last.concurrency <= before.concurrency:
         return False
     gain = (rates[-1] - rates[-2]) / math.log2(last.concurrency / before.concurrency)
-    return gain < SATURATED_GAIN * max(rate for rate in rates if rate is not None)
+    return gain < GAIN * max(rate for rate in rates if rate is not None)
 
 
 def _lightest(levels: Sequence[Level]) -> RunPhases | None:
@@ -245,16 +257,24 @@ def _lightest(levels: Sequence[Level]) -> RunPhases | None:
     return None
 
 
-def _throughput(requests: Requests, tokens: Floats, flow: window.Flow | None, users: int | None) -> Throughput:
+def _throughput(
+    requests: Requests, tokens: Floats, held: window.Window | None, flow: window.Flow | None, users: int | None
+) -> Throughput:
     """Per user: over the slots of the closed loop, in the open loop over the requests in flight."""
     share = None if flow is None else users or flow.concurrency
     return Throughput(
         requests_per_s=None if flow is None else flow.requests_per_s,
         output_tokens_per_s=None if flow is None else flow.output_tokens_per_s,
         total_tokens_per_s=None if flow is None else flow.total_tokens_per_s,
+        output_tokens_per_s_ci95=(None, None) if held is None else _rate_ci95(requests, tokens, held),
         whole_run_output_tokens_per_s=window.whole_run_tokens_per_s(requests, tokens),
         per_user_tokens_per_s=None if flow is None or not share else flow.output_tokens_per_s / share,
     )
+
+
+def _rate_ci95(requests: Requests, tokens: Floats, held: window.Window) -> tuple[float, float]:
+    low, high = blocks.mean_interval(window.block_rates(requests, tokens, held))
+    return max(0.0, low), high
 
 
 def _client(header: records.Header, ended: records.Ended | None, requests: Requests) -> Client:
@@ -269,8 +289,39 @@ def _client(header: records.Header, ended: records.Ended | None, requests: Reque
     )
 
 
-def _rounded_level(level: Level) -> Level:
+def _shown(level: Level) -> Level:
+    """Rounded; of an over-saturated level no latency, which would be a function of its length."""
+    if over_saturated(level):
+        turns = level.turns and parts.Turns(first=_bare(level.turns.first), later=_bare(level.turns.later))
+        classes = tuple(_bare(part) for part in level.classes)
+        level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns)
     return msgspec.convert(_rounded(msgspec.to_builtins(level)), Level)
+
+
+def _bare(part: Any) -> Any:
+    """A level or a part of one, with nothing of its latencies but how many there were."""
+    latencies = {name: getattr(part, name) for name in _OF_THE_WHOLE if name.endswith("_ms")}
+    counts = {name: quantiles.Distribution(n=latency.n) for name, latency in latencies.items()}
+    return msgspec.structs.replace(part, **counts)
+
+
+def over_saturated(level: Level) -> bool:
+    return any(finding.code == "over-saturated" for finding in level.findings)
+
+
+def _measured(level: Level, header: records.Header) -> Measured:
+    planned = header.planned(level.level)
+    return Measured(
+        level=level.level,
+        concurrency=level.concurrency,
+        load=asked(level),
+        valid=level.validity == "VALID",
+        over_saturated=over_saturated(level),
+        one_rate=planned.open_loop and not changing(header, planned),
+        tokens_per_s=level.throughput.output_tokens_per_s,
+        tokens_per_s_ci95=level.throughput.output_tokens_per_s_ci95,
+        verdicts=frozenset(verdict.verdict for verdict in level.verdicts),
+    )
 
 
 def _rounded(value: Any) -> Any:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from analysis import quantiles, summary
+from analysis import curve, laws, quantiles, summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,8 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def show(run: Summary, console: Console) -> None:
-    """Prints what the workload is heavy in, the level table, one footnote for what is null, verdicts, and findings."""
+    """Prints what the workload is heavy in, the level table, a footnote for what is null, the curve in words, verdicts,
+    and findings."""
     console.print(_line(f"{run.model or UNKNOWN}, {run.workload.name}, {run.target}", "bold"))
     if not run.levels:
         console.print(_line("no request was recorded", _STYLES["error"]))
@@ -46,6 +47,10 @@ def show(run: Summary, console: Console) -> None:
         console.print(_line(_footnote(run.levels), "dim"))
     if "±" in cells:
         console.print(_line(f"± farther end of the 95 % interval, where beyond {100 * INTERVAL:.0f} %", "dim"))
+    if len(run.levels) >= laws.FEWEST or run.curve.why_no_fit is None:
+        out = [summary.load(level) for level in run.levels if level.level in run.curve.left_out]
+        for words in curve.words(run.curve, slo=bool(run.slo), unit=_unit(run.levels), left_out=out):
+            console.print(_line(words, ""))
     if any(level.goodput is not None for level in run.levels):
         console.print(_verdicts(run))
     if any(level.findings for level in run.levels):
@@ -154,6 +159,10 @@ def _load_head(levels: Sequence[Level]) -> str:
     return "rate" if any(level.rate_per_s is not None for level in levels) else "conc."
 
 
+def _unit(levels: Sequence[Level]) -> str:
+    return {"conc.": "", "rate": "/s", "speed": "x"}[_load_head(levels)]
+
+
 def _counts(counts: Counts, *, leaving: bool) -> str:
     return f"{counts.ok}/{counts.failed}" + (f"/{counts.left}" if leaving else "")
 
@@ -197,6 +206,8 @@ def _footnote(levels: tuple[Level, ...]) -> str:
     why = f"{least} values that do not depend on each other (two-sided 95 % interval)"
     if any(level.window_s is None for level in levels):
         why += "; throughput needs two requests that start after the warm-up"
+    if any(summary.over_saturated(level) for level in levels):
+        why += "; where a server is over-saturated, latencies are functions of the length of the level"
     return f"{UNKNOWN} not known: {why}"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from analysis import metrics, prompts
+from analysis import blocks, metrics, prompts
 
 if TYPE_CHECKING:
     from analysis.records import Bools, Floats, Requests
@@ -100,6 +100,15 @@ def flow(requests: Requests, tokens: Floats, window: Window) -> Flow:
         peak_tokens_per_s=float(by_part.max()) / (length_s / parts),
         total_tokens_per_s=None if prompt is None else (output + prompt) / length_s,
     )
+
+
+def block_rates(requests: Requests, tokens: Floats, window: Window) -> Floats:
+    """Output tokens/s in each of `blocks.BLOCKS` equal parts of the window."""
+    times_us = np.repeat(requests.sent_us, requests.events) + requests.events_us
+    inside = window.holds(times_us) & np.repeat(~requests.failed, requests.events)
+    where = blocks.places(times_us[inside], window.start_us, window.end_us)
+    sums = np.bincount(where, weights=tokens[inside], minlength=blocks.BLOCKS)
+    return np.asarray(sums * (blocks.BLOCKS / window.length_s))
 
 
 def whole_run_tokens_per_s(requests: Requests, tokens: Floats) -> float | None:

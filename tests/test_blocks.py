@@ -99,3 +99,10 @@ def test_the_interval_holds_the_share_and_n_eff_lies_in_bounds(rows: list[tuple[
     assert 0 <= found.low <= found.exceed <= found.high <= 1
     assert 1 <= found.n_eff * (1 + 1e-9) <= found.n * (1 + 1e-8)
     assert found.n_eff * found.design_effect == pytest.approx(found.n)
+
+
+def test_interval_of_a_mean_is_students() -> None:
+    means = np.random.default_rng(2).normal(10, 3, blocks.BLOCKS)
+    expected = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    assert blocks.mean_interval(means) == pytest.approx((expected.low, expected.high))
+    assert blocks.mean_interval(np.full(30, 7.0)) == (7, 7)

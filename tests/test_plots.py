@@ -9,13 +9,17 @@ import msgspec
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 
-from analysis import plots, summary
+from analysis import panels, plots, summary
+from analysis.evidence import Finding
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from matplotlib.figure import Figure
 
     from analysis.summary import Level, Summary
 
@@ -36,6 +40,28 @@ def levels_like(level: Level, *points: tuple[Any, ...]) -> tuple[Level, ...]:
         changes = {"ttft_ms": spread, "itl_ms": spread, "throughput": throughput, "concurrency": concurrency}
         new.append(msgspec.structs.replace(level, level=place, **changes))
     return tuple(new)
+
+
+def of(made: Summary, levels: tuple[Level, ...], slo: tuple[str, ...] = (), **curve: Any) -> Summary:
+    """The run with other levels, and without a law but what `curve` says."""
+    changes = {"fit": None, "why_no_fit": None, "holds": None, "fails": None} | curve
+    found = msgspec.structs.replace(made.curve, **changes)
+    return msgspec.structs.replace(made, levels=levels, slo=slo, curve=found)
+
+
+def rates_like(level: Level, *points: tuple[float, float | None]) -> tuple[Level, ...]:
+    """Levels of (rate, p50); without a p50 they are over-saturated."""
+    finding = Finding("over-saturated", "error", "")
+    new = []
+    for place, (rate, p50) in enumerate(points):
+        made = levels_like(level, (None, 10 * rate, p50, p50))[0]
+        changes = {"findings": (finding,), "validity": "INVALID"} if p50 is None else {}
+        new.append(msgspec.structs.replace(made, level=place, rate_per_s=rate, **changes))
+    return tuple(new)
+
+
+def words(figure: Figure) -> str:
+    return " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
 
 
 def test_the_same_summary_gives_the_same_bytes_under_any_settings(tmp_path: Path, made: Summary) -> None:
@@ -71,7 +97,7 @@ def test_drawing_leaves_no_trace(tmp_path: Path, made: Summary) -> None:
     ],
 )
 def test_awkward_levels_are_drawn(tmp_path: Path, made: Summary, points: list[Any]) -> None:
-    plots.draw(msgspec.structs.replace(made, levels=levels_like(made.levels[0], *points)), tmp_path)
+    plots.draw(of(made, levels_like(made.levels[0], *points)), tmp_path)
     ET.parse(tmp_path / "curve.svg")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
@@ -91,7 +117,7 @@ def test_labels_name_every_level_and_do_not_overlap(made: Summary, points: str) 
         "wall": [(n, min(n * 60.0, 1000 + n / 9), 20.0 if n < 20 else 20.0 * n, 40.0 + 30 * n) for n in loads],
     }
     with matplotlib.rc_context(plots.STYLE):
-        figure = plots._figure(msgspec.structs.replace(made, levels=levels_like(made.levels[0], *curves[points])))
+        figure = plots._figure(of(made, levels_like(made.levels[0], *curves[points])))
         canvas: Any = FigureCanvasAgg(figure)
         canvas.draw()
         for axes in figure.axes:
@@ -107,9 +133,9 @@ def test_invalid_levels_are_hollow_and_named(made: Summary) -> None:
     figure = plots._figure(made)
     words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
     assert "Hollow and crossed: INVALID (256: survivors)" in words
-    left = figure.axes[0]
+    left = figure.axes[1]
     assert any(line.get_markerfacecolor() == "white" and np.size(line.get_xdata()) for line in left.lines)
-    solid = next(line for line in left.lines if line.get_color() == plots.DARK and line.get_linestyle() == "-")
+    solid = next(line for line in left.lines if line.get_color() == panels.DARK and line.get_linestyle() == "-")
     assert np.size(solid.get_xdata()) == 4
 
 
@@ -127,7 +153,7 @@ def test_note_says_what_labels_are(made: Summary, plan: dict[str, float], words:
         if "concurrency" not in plan
         else made.levels[2]
     )
-    figure = plots._figure(msgspec.structs.replace(made, levels=(level,)))
+    figure = plots._figure(of(made, (level,)))
     assert any(words in text.get_text() for text in figure.texts)
     labels = [child.get_text() for child in figure.axes[0].get_children() if isinstance(child, Annotation)]
     assert labels == [summary.load(level)]
@@ -168,8 +194,50 @@ def test_host(target: str, host: str) -> None:
 @pytest.mark.parametrize(("high", "scale"), [(100.0, "linear"), (1000.0, "log"), (100_000.0, "log")])
 def test_axis_is_logarithmic_where_the_range_demands_it(made: Summary, high: float, scale: str) -> None:
     points = [(1, 10.0, 20.0, None), (2, 20.0, high, None)]
-    axes = plots._figure(msgspec.structs.replace(made, levels=levels_like(made.levels[0], *points))).axes[0]
+    axes = plots._figure(of(made, levels_like(made.levels[0], *points))).axes[0]
     assert axes.get_yscale() == scale
     low, top = axes.get_ylim()
     assert low < 20 < high < top
     assert sum(low <= tick <= top for tick in axes.get_yticks()) >= 2
+
+
+def test_a_law_has_a_panel_of_its_own(made: Summary) -> None:
+    figure = plots._figure(made)
+    assert [axes.get_title(loc="left")[:6] for axes in figure.axes] == ["Output", "Time t", "Inter-"]
+    assert "Grey: the law fitted" in words(figure)
+    assert len(plots._figure(of(made, made.levels)).axes) == 2
+
+
+def test_the_open_loop_is_over_the_rate(made: Summary) -> None:
+    levels = rates_like(made.levels[2], (2, 20.0), (4, 25.0), (8, None))
+    figure = plots._figure(of(made, levels))
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == "Request rate, requests/s"
+    labels = [child for child in axes.get_children() if isinstance(child, Annotation)]
+    assert [(label.get_text(), label.xy[0]) for label in labels] == [("2/s", 2), ("4/s", 4), ("8/s", 8)]
+    assert labels[2].xy[1] == axes.get_ylim()[1]
+    assert "On the upper edge: over-saturated" in words(figure)
+    assert "Too few" not in words(figure)
+    assert "cannot support" not in words(figure)
+
+
+def test_a_trace_is_over_the_throughput(made: Summary) -> None:
+    level = msgspec.structs.replace(rates_like(made.levels[2], (2, 20.0))[0], speed=1.0)
+    assert plots._figure(of(made, (level,))).axes[0].get_xlabel() == "Output throughput, tokens/s"
+
+
+def test_limits_are_lines_and_what_holds_is_shaded(made: Summary) -> None:
+    levels = rates_like(made.levels[2], (2, 20.0), (4, 25.0), (8, None))
+    slo = ("ttft p99 < 40ms", "tpot p99 < 30ms", "itl p95 < 10s")
+    figure = plots._figure(of(made, levels, slo, holds=4.0, fails=8.0))
+    ttft, itl = figure.axes
+    texts = [[text.get_text() for text in axes.texts] for axes in (ttft, itl)]
+    assert "ttft p99 < 40ms" in texts[0]
+    assert not any("tpot" in text for text in texts[0])
+    assert "itl p95 < 10s" not in texts[1]  # far above the picture
+    patches = [patch.get_bbox() for axes in (ttft, itl) for patch in axes.patches if isinstance(patch, Rectangle)]
+    assert [box.x1 for box in patches] == [4, 4]
+    assert patches[0].y1 == 40
+    assert patches[1].y1 == itl.get_ylim()[1]
+    assert "Shaded: the SLO holds, up to 4/s." in words(figure)
+    assert not plots._figure(of(made, levels, holds=4.0)).axes[0].patches  # without an SLO nothing holds one

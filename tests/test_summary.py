@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import pace, parts, records, summary
+from analysis import evidence, pace, parts, quantiles, records, summary
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ LEVEL: dict[str, str | None] = {
     "achieved": "concurrency rate_per_s",
     "schedule": None,
     "throughput": (
-        "requests_per_s output_tokens_per_s total_tokens_per_s whole_run_output_tokens_per_s per_user_tokens_per_s"
+        "requests_per_s output_tokens_per_s total_tokens_per_s output_tokens_per_s_ci95 "
+        "whole_run_output_tokens_per_s per_user_tokens_per_s"
     ),
     "goodput": None,
     **dict.fromkeys(("ttft_ms", "ttft_sent_ms", "ttfat_ms", "itl_ms", "tpot_ms", "e2e_ms"), DISTRIBUTION),
@@ -44,7 +45,10 @@ LEVEL: dict[str, str | None] = {
     "server": None,
     "floors": None,
 }
-HEADER = "format loadgen started_at target model api workload arrivals seed slo clock host server options phases levels"
+HEADER = (
+    "format loadgen started_at target model api workload arrivals seed slo clock host server options "
+    "phases curve levels"
+)
 
 
 def shape_of(level: dict[str, Any]) -> dict[str, str | None]:
@@ -108,6 +112,50 @@ def test_a_mix_and_conversations(tmp_path: Path) -> None:
     level = summary.summarize(fakes.write(tmp_path / "b", fakes.conversations())).levels[0]
     assert level.turns is not None
     assert level.turns.first.requests.ok + level.turns.later.requests.ok == level.requests.ok
+
+
+def test_an_over_saturated_level_prints_no_latency(tmp_path: Path) -> None:
+    head = fakes.header(
+        levels=[{"level": 0, "rate_per_s": 10.0}, {"level": 1, "rate_per_s": 20.0}], arrivals="constant"
+    )
+    rows = fakes.open_loop(10, 60)
+    rows += [row | {"level": 1} for row in fakes.open_loop(20, 60, grows_us=50_000)]
+    made = summary.summarize(fakes.write(tmp_path, rows, [], head))
+    kept, over = made.levels
+    assert [summary.over_saturated(level) for level in made.levels] == [False, True]
+    assert kept.ttft_ms.p50 is not None
+    for latency in (over.ttft_ms, over.ttft_sent_ms, over.ttfat_ms, over.itl_ms, over.tpot_ms, over.e2e_ms):
+        assert latency == quantiles.Distribution(n=latency.n)
+    assert over.ttft_ms.n
+    assert over.throughput.output_tokens_per_s is not None
+    assert (made.curve.holds, made.curve.fails, made.curve.left_out) == (10, 20, (1,))
+
+
+def test_nor_do_its_classes_and_turns() -> None:
+    level = ladder((1, 100.0))[0]
+    part = parts.Part(
+        name="a",
+        throughput=parts.Rates(requests_per_s=None, output_tokens_per_s=None, total_tokens_per_s=None),
+        **{name: getattr(level, name) for name in parts.Part.__struct_fields__ if name not in ("name", "throughput")},
+    )
+    part = msgspec.structs.replace(part, ttft_ms=quantiles.Distribution(n=9, p50=1.0))
+    found = (evidence.Finding("over-saturated", "error", ""),)
+    whole = msgspec.structs.replace(level, findings=found, classes=(part,), turns=parts.Turns(first=part, later=part))
+    shown = summary._shown(whole)
+    assert shown.turns is not None
+    for bare in (*shown.classes, shown.turns.first, shown.turns.later):
+        assert bare.ttft_ms == quantiles.Distribution(n=9)
+
+
+def test_the_curve_is_of_all_levels(tmp_path: Path) -> None:
+    made = summary.summarize(fakes.sweep(tmp_path))
+    assert made.curve.fit is not None
+    assert (made.curve.fit.first, made.curve.fit.last, made.curve.left_out) == (1, 128, (4,))
+    assert made.curve.fit.worst == float(f"{made.curve.fit.worst:.6g}")
+    low, high = made.levels[3].throughput.output_tokens_per_s_ci95
+    assert low is not None
+    assert high is not None
+    assert low <= (made.levels[3].throughput.output_tokens_per_s or 0) <= high
 
 
 def test_phases_are_those_of_the_lightest_valid_level(tmp_path: Path) -> None:

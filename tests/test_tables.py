@@ -173,3 +173,21 @@ def test_users_who_left_have_a_place_of_their_own(tmp_path: Path) -> None:
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert tables.number(value) == text
+
+
+def test_the_curve_is_said_of_a_sweep_alone(tmp_path: Path) -> None:
+    made = summary.summarize(fakes.sweep(tmp_path))
+    assert "knee at N = " in shown(made)
+    few = msgspec.structs.replace(made.curve, fit=None, why_no_fit="it takes 4")
+    assert "it takes 4" in shown(msgspec.structs.replace(made, curve=few))
+    assert "it takes 4" not in shown(msgspec.structs.replace(made, curve=few, levels=made.levels[:2]))
+
+
+def test_an_open_loop_says_its_last_rate_that_holds(tmp_path: Path) -> None:
+    head = fakes.header(
+        levels=[{"level": 0, "rate_per_s": 10.0}, {"level": 1, "rate_per_s": 20.0}], arrivals="constant"
+    )
+    rows = [*fakes.open_loop(10, 60), *(row | {"level": 1} for row in fakes.open_loop(20, 60, grows_us=50_000))]
+    text = shown(summary.summarize(fakes.write(tmp_path, rows, [], head)), width=300)
+    assert "the server keeps the rate up to 10/s; it is over-saturated at 20/s" in text
+    assert "where a server is over-saturated, latencies are functions of the length of the level" in text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import metrics, window
+from analysis import blocks, metrics, window
 from analysis.window import Flow, Window
 from tests import fakes_run as fakes
 
@@ -146,3 +146,14 @@ def test_peak_is_never_under_the_mean_and_order_changes_nothing(rows: list[Any],
     if flow is not None:
         assert flow.peak_tokens_per_s >= flow.output_tokens_per_s * (1 - 1e-9)
         assert 0 <= flow.concurrency <= len(rows)
+
+
+def test_rates_of_blocks_are_of_what_arrived_in_them() -> None:
+    requests = fakes.requests(*fakes.closed_loop(4, each=20), fakes.failed(900, 1_000_000))
+    tokens = metrics.event_tokens(requests)
+    found = window.find(requests)
+    assert found is not None
+    rates = window.block_rates(requests, tokens, found)
+    assert len(rates) == blocks.BLOCKS
+    assert rates.mean() == pytest.approx(window.flow(requests, tokens, found).output_tokens_per_s)
+    assert rates.min() > 0
