@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from analysis import metrics, window
 
@@ -113,6 +113,8 @@ def trend(every: dict[str, Floats]) -> Trend | None:
         parts = [part[~np.isnan(part)] for part in np.array_split(values, TREND_PARTS)]
         if len(values) < MIN_BATCHES * BATCH or not all(map(len, parts)):
             continue
+        from scipy import stats  # takes half a second, and few levels are long enough to need it
+
         points = np.array([part.mean() for part in parts])
         time = (np.arange(TREND_PARTS) + 0.5) / TREND_PARTS - 0.5
         middle, slope = float(points.mean()), float(stats.theilslopes(points, time).slope)
