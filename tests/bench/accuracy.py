@@ -1,4 +1,6 @@
-"""How right the stamps are, and what they cost: python -m tests.bench.accuracy [STREAMS ...] [--rounds N] [--json FILE]
+"""How right the stamps are, and what they cost.
+
+    python -m tests.bench.accuracy [STREAMS ...] [--rounds N] [--alone] [--json FILE]
 
 A server in C on the last core knows when it wrote every token. On the first core, one after another, each client keeps
 so many streams of it going: loadgen, plain httpx and plain aiohttp clients (peers.py), and floor_client.c, which reads
@@ -330,12 +332,12 @@ def measure_beside(bench: Bench, take: Callable[[], Figures]) -> Figures:
     return msgspec.structs.replace(taken, others_share=max(share, 0.0))  # under 0: the kernel counts in ticks
 
 
-def measure(bench: Bench, streams: int) -> Iterator[Figures]:
+def measure(bench: Bench, streams: int, peers: Sequence[str]) -> Iterator[Figures]:
     floor = measure_beside(bench, partial(measure_floor, bench, streams))
     yield floor
     floor_us = floor.cpu_us_per_token
     yield measure_beside(bench, partial(measure_loadgen, bench, streams, floor_us))
-    for peer in PEERS:
+    for peer in peers:
         yield measure_beside(bench, partial(measure_peer, bench, peer, streams, floor_us))
 
 
@@ -343,6 +345,7 @@ def parse_args(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.accuracy", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("streams", nargs="*", type=int, default=[100, 500, 1000])
     parser.add_argument("--rounds", type=int, default=3, help="measured requests a stream")
+    parser.add_argument("--alone", action="store_true", help="loadgen and the floor only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args(args)
 
@@ -359,7 +362,7 @@ def main() -> None:
             build(name, bench.folder)
         sys.stdout.write(f"{head()}\n")
         for streams in asked.streams:
-            for one in measure(bench, streams):
+            for one in measure(bench, streams, () if asked.alone else PEERS):
                 sys.stdout.write(f"{row(one)}\n")
                 sys.stdout.flush()
                 found.append(one)
