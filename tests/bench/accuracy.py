@@ -362,7 +362,7 @@ def main() -> None:
             build(name, bench.folder)
         sys.stdout.write(f"{head()}\n")
         for streams in asked.streams:
-            for one in measure(bench, streams, () if asked.alone else PEERS):
+            for one in measure(bench, streams, () if asked.alone else tuple(PEERS)):
                 sys.stdout.write(f"{row(one)}\n")
                 sys.stdout.flush()
                 found.append(one)
