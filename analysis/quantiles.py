@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from analysis.window import Window
 
 ALPHA = 0.05  # of a two-sided interval
+KNOWN = float(special.ndtri(1 - ALPHA / 2) / special.stdtrit(blocks.BLOCKS - 1, 1 - ALPHA / 2)) ** 2  # 0.92
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,17 +70,19 @@ def quantile(ordered: Floats, q: float, n_eff: int | None = None) -> float | Non
 def interval(ordered: Floats, q: float, n_eff: int | None) -> tuple[float | None, float | None]:
     """The 95 % interval of the quantile `q` of a sorted sample: values with so many above as the binomial law allows.
 
-    That law has n_eff trials and the share 1 - q, each of which counts for n / n_eff values.
+    That law has the share 1 - q and n_eff trials, fewer by the square of z over Student's t, since n_eff is known from
+    30 blocks only; each trial counts for its part of the values.
     """
     if n_eff is None:
         return None, None
-    n, weight = len(ordered), len(ordered) / n_eff
+    n, trials = len(ordered), n_eff * KNOWN
+    weight = n / trials
     low = high = None
     if q**n_eff <= ALPHA / 2:
-        fewest = float(special.bdtrik(ALPHA / 2, n_eff, 1 - q))
+        fewest = float(special.bdtrik(ALPHA / 2, trials, 1 - q))
         high = float(ordered[n - 1 - math.floor(max(fewest, 0.0) * weight)])
     if (1 - q) ** n_eff <= ALPHA / 2:
-        most = float(special.bdtrik(1 - ALPHA / 2, n_eff, 1 - q)) + 1
+        most = float(special.bdtrik(1 - ALPHA / 2, trials, 1 - q)) + 1
         low = float(ordered[max(n - 1 - math.ceil(most * weight), 0)])
     return low, high
 

@@ -10,8 +10,8 @@ cuts half of the short levels that have no transient. So a cut is made only wher
 - what remains has no trend, for else it is not steady either;
 - no request failed in it: a server that fails at first is not warming up.
 
-The trend test is that of Mann and Kendall on ten equal parts: their order agrees with time by more than chance (1 %),
-and over the window the series moves by 10 %.
+The trend test is that of Mann and Kendall on ten equal parts: their order agrees with time by more than chance (0.2 %,
+as neighbours are alike without a trend too), and over the window the series moves by 10 %.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CUT_SHARE = 0.05
 CUT_ALPHA = 0.01
 TREND_PARTS = 10
 TREND_SHARE = 0.1
-TREND_ALPHA = 0.01
+TREND_ALPHA = 0.002
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,17 +80,17 @@ def test_intervals_are_null_where_dependence_is_not_known() -> None:
 WINDOW = Window(start_us=0, end_us=1000)
 
 
-@pytest.mark.parametrize(("n_eff", "q"), [(6, 0.5), (40, 0.5), (368, 0.99), (2000, 0.99)])
-def test_ends_of_an_interval_are_those_of_the_binomial_law(n_eff: int, q: float) -> None:
-    """Of n_eff values, 0 to n_eff - 1: as few above the high end as the law allows, as many above the low one."""
-    low, high = quantiles.interval(np.arange(float(n_eff)), q, n_eff)
+@pytest.mark.parametrize(("trials", "q"), [(20, 0.5), (40, 0.5), (500, 0.99), (2000, 0.99)])
+def test_ends_of_an_interval_are_those_of_the_binomial_law(trials: int, q: float) -> None:
+    """Of so many values, 0 and on: as few above the high end as the law allows, as many above the low one."""
+    low, high = quantiles.interval(np.arange(float(trials)), q, round(trials / quantiles.KNOWN))
     assert low is not None
     assert high is not None
-    above = n_eff - 1 - np.array([high, low])
-    assert stats.binom.cdf(above[0] - 1, n_eff, 1 - q) <= 0.025
-    assert stats.binom.cdf(above[0] + 1, n_eff, 1 - q) > 0.025
-    assert stats.binom.sf(above[1], n_eff, 1 - q) <= 0.025
-    assert stats.binom.sf(above[1] - 3, n_eff, 1 - q) > 0.025
+    above = trials - 1 - np.array([high, low])
+    assert stats.binom.cdf(above[0] - 1, trials, 1 - q) <= 0.025
+    assert stats.binom.cdf(above[0] + 1, trials, 1 - q) > 0.025
+    assert stats.binom.sf(above[1], trials, 1 - q) <= 0.025
+    assert stats.binom.sf(above[1] - 3, trials, 1 - q) > 0.025
 
 
 def test_an_end_that_the_sample_cannot_carry_is_null() -> None:

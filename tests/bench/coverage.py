@@ -158,7 +158,7 @@ def _settled(load: Load, seconds: float, seed: int, cold_s: float) -> tuple[stea
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--levels", type=int, default=200)
+    parser.add_argument("--levels", type=int, default=100)
     parser.add_argument("--seconds", type=float, nargs="+", default=[30.0, 120.0])
     options = parser.parse_args()
     console = Console(width=160)
