@@ -7,6 +7,7 @@ the knee. Nothing is said beyond the last level measured, where memory may end.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,10 +19,14 @@ from analysis.laws import Fits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from analysis.laws import Table
     from analysis.records import Floats
 
 GAIN = 0.05  # of the largest throughput: a doubling that gains less is not worth its latency
 LEVEL_NOISE = 0.01  # relative: what a window does not see of its own error (method.md: it is within 1 %)
+# A law is a model: off by that much at each of two levels a doubling apart, it is off by this in its slope of log X over
+# log N. The knee is where that slope is 1/2, and it may be nearly so for long.
+TILT = math.sqrt(2) * LEVEL_NOISE / math.log(2)
 MISFIT, SIGMAS = 0.1, 3  # a law that misses a level by more, relatively and in its noise, is none
 DRAWS = 1000
 Z95 = 1.96
@@ -138,7 +143,9 @@ def _held(levels: Sequence[Measured]) -> tuple[float | None, float | None]:
 def fitted(n: Floats, tokens_per_s: Floats, noise: Floats) -> Growth:
     """Of levels by rising concurrency `n`: each with its throughput, and the relative standard error of that.
 
-    SIMULATED
+    Of the laws themselves at 1 to 64, with noise of 1 to 3 %, 95 to 100 % of the intervals cover the truth; where levels
+    differ by 3 % more than their blocks tell, 89 to 100 % (tests/bench/curve_coverage.py, 150 runs each, standard error up
+    to 3 points). Of the simulated engine, which follows no law exactly, 98 to 100 % cover its knee at 46, or at its cap.
     """
     different = len(np.unique(n))
     if different < laws.FEWEST:
@@ -202,8 +209,9 @@ def _fit(best: Fits, draws: Fits, n: Floats, worst: float) -> Fit:
 def _bends(best: Fits, draws: Sequence[Fits], weights: Floats, measured: tuple[float, float]) -> Growth:
     """Of the best law; the intervals are of all laws, each by its weight."""
     at_knee, at_saturated, at_most = (float(values[0]) for values in bends(best, *measured))
+    tilt = TILT * np.random.default_rng(1).standard_normal(DRAWS)
     each = np.repeat(weights, DRAWS)
-    drawn = zip(*(bends(fits, *measured) for fits in draws), strict=True)
+    drawn = zip(*(bends(fits, *measured, tilt) for fits in draws), strict=True)
     knee, saturated, most = (_interval(np.concatenate(values), each) for values in drawn)
     return Growth(
         knee=_within(at_knee, knee, measured),
@@ -212,14 +220,22 @@ def _bends(best: Fits, draws: Sequence[Fits], weights: Floats, measured: tuple[f
     )
 
 
-def bends(fits: Fits, first: float, last: float) -> tuple[Floats, Floats, Floats]:
-    """Knee, saturation and largest throughput of each draw. Both N are `last` where they are not reached before."""
+def bends(fits: Fits, first: float, last: float, tilt: Floats | None = None) -> tuple[Floats, Floats, Floats]:
+    """Knee, saturation and largest throughput of each draw. Both N are `last` where they are not reached before.
+
+    `tilt` is added to the slope of log X over log N, for each draw.
+    """
+
+    def throughputs(n: Floats) -> Table:
+        x = fits.throughput(n)
+        return x if tilt is None else x * (n / last) ** tilt[:, None]
+
     n = laws.places(first, last)
-    x = fits.throughput(n)
+    x = throughputs(n)
     most = x.max(axis=1)
     knee = n[np.argmax(x**2 / n, axis=1)]
     doubled = n[2 * n <= last]
-    gains = fits.throughput(2 * doubled) - fits.throughput(doubled) >= GAIN * most[:, None]
+    gains = throughputs(2 * doubled) - throughputs(doubled) >= GAIN * most[:, None]
     # The place after the last one that gains: of a flat start the first ones may gain little too.
     after = np.max(gains * np.arange(1, len(doubled) + 1), axis=1, initial=0)
     return knee, np.append(doubled, last)[after], most
