@@ -3,8 +3,8 @@
 A quantile is numpy's method "linear" (type 7 of Hyndman and Fan), as in the tools whose numbers these are set beside.
 
 Values are not independent: concurrent streams share every engine step. So what a sample can carry is decided by n_eff,
-the number of independent values that would say as much, measured over time blocks (see `blocks`): a quantile is None
-below `min_n`, the end of an interval where not even the extreme of n_eff values is one. The interval inverts the
+the number of independent values that would say as much, measured over time blocks (see `blocks`): a high quantile is
+None below `min_n`, the end of an interval where not even the extreme of n_eff values is one. The interval inverts the
 binomial test on the number of values above, as SLO verdicts do: its end is the limit at which a verdict would turn.
 """
 
@@ -31,7 +31,8 @@ KNOWN = float(special.ndtri(1 - ALPHA / 2) / special.stdtrit(blocks.BLOCKS - 1, 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """A sample in the unit of its name. What the sample cannot support is None.
 
-    `n_eff` is that of the tail, and decides about p90, p95 and p99; it is None where the dependence is not known.
+    `n_eff` is that of the tail, and decides about p90, p95 and p99; it is None where the dependence is not known. About
+    the median n decides: it is the middle of what was measured, and its interval, or that it has none, says the rest.
     """
 
     n: int
@@ -109,7 +110,7 @@ def distribution(values: Floats, times_us: Floats | None = None, steady: Window 
         n_eff=tail,
         mean=float(ordered.mean()),
         min=float(ordered[0]),
-        p50=quantile(ordered, 0.50, middle),
+        p50=quantile(ordered, 0.50),
         p90=quantile(ordered, 0.90, tail),
         p95=quantile(ordered, 0.95, tail),
         p99=quantile(ordered, 0.99, tail),

