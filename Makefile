@@ -25,7 +25,7 @@ format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-load: .venv/installed  ## the schedule and the lengths as a server sees them, in real time: a minute and a half
+load: .venv/installed  ## the schedule and the lengths as a server sees them, in real time: two minutes
 	$(BIN)/pytest tests/load
 
 engine: .venv/installed  ## against a real vLLM; ENGINE_URL=http://host:port tests your own instead of installing one

@@ -202,8 +202,10 @@ def _where(name: str, phases: Phases | None) -> str:
 
 
 def _footnote(levels: tuple[Level, ...]) -> str:
-    least = f"a p50 needs {quantiles.min_n(0.5)} and a p99 {quantiles.min_n(0.99)}"
-    why = f"{least} values that do not depend on each other (two-sided 95 % interval)"
+    why = (
+        f"a p50 needs {quantiles.min_n(0.5)} values, and a p99 {quantiles.min_n(0.99)} that do not depend on each "
+        "other (two-sided 95 % interval)"
+    )
     if any(level.window_s is None for level in levels):
         why += "; throughput needs two requests that start after the warm-up"
     if any(summary.over_saturated(level) for level in levels):
