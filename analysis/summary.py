@@ -153,7 +153,8 @@ def summarize_level(run: Run, level: int) -> Level:
     )  # fmt: skip
     found = validity.findings(evidence)
     stated = verdicts.of_level(header, requests, tokens, held)
-    if validity.validity(found) == "INVALID":
+    valid = validity.validity(found)
+    if valid == "INVALID":
         stated = {name: verdicts.withheld(statement) for name, statement in stated.items()}
     return _shown(
         Level(
@@ -161,7 +162,7 @@ def summarize_level(run: Run, level: int) -> Level:
             concurrency=planned.concurrency,
             rate_per_s=planned.rate_per_s,
             speed=planned.speed,
-            validity=validity.validity(found),
+            validity=valid,
             findings=found,
             window_s=None if flow is None else flow.length_s,
             achieved=Achieved(
@@ -169,7 +170,7 @@ def summarize_level(run: Run, level: int) -> Level:
                 rate_per_s=None if flow is None else flow.starts_per_s,
             ),
             schedule=kept,
-            throughput=_throughput(requests, tokens, held, flow, planned.concurrency),
+            throughput=_throughput(requests, tokens, held, flow, whole.throughput, planned.concurrency),
             goodput=stated.get("", verdicts.NOTHING).goodput,
             classes=parts.classes(requests, tokens, held, header, stated),
             turns=parts.turns(requests, tokens, held, header),
@@ -250,22 +251,24 @@ def saturated(levels: Sequence[Level]) -> bool:
 
 def _lightest(levels: Sequence[Level]) -> RunPhases | None:
     """Levels of one run are all of one kind: by concurrency, by rate, or by speed."""
-    asked = [level.concurrency or level.speed or level.rate_per_s or math.inf for level in levels]
-    for _, level in sorted(zip(asked, levels, strict=True), key=lambda pair: pair[0]):
+    for level in sorted(levels, key=lambda level: asked(level) or math.inf):
         if level.validity == "VALID" and level.phases is not None:
             return RunPhases(level=level.level, prefill_share=level.phases.prefill_share, heavy=level.phases.heavy)
     return None
 
 
 def _throughput(
-    requests: Requests, tokens: Floats, held: window.Window | None, flow: window.Flow | None, users: int | None
+    requests: Requests,
+    tokens: Floats,
+    held: window.Window | None,
+    flow: window.Flow | None,
+    rates: parts.Rates,
+    users: int | None,
 ) -> Throughput:
     """Per user: over the slots of the closed loop, in the open loop over the requests in flight."""
     share = None if flow is None else users or flow.concurrency
     return Throughput(
-        requests_per_s=None if flow is None else flow.requests_per_s,
-        output_tokens_per_s=None if flow is None else flow.output_tokens_per_s,
-        total_tokens_per_s=None if flow is None else flow.total_tokens_per_s,
+        **msgspec.structs.asdict(rates),
         output_tokens_per_s_ci95=(None, None) if held is None else _rate_ci95(requests, tokens, held),
         whole_run_output_tokens_per_s=window.whole_run_tokens_per_s(requests, tokens),
         per_user_tokens_per_s=None if flow is None or not share else flow.output_tokens_per_s / share,

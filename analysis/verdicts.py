@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
-from scipy import special
 
 from analysis import blocks, metrics, quantiles, records, slo
+from analysis.window import block_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,16 +193,13 @@ def _judge_rate(
     """By a t interval over the rates of a few long blocks, so long that neighbours know little of each other."""
     if steady is None:
         return Verdict(term=str(term), verdict="UNDECIDED")
-    times_us = np.repeat(requests.sent_us, requests.events) + requests.events_us
-    inside = steady.holds(times_us) & np.repeat(~requests.failed, requests.events)
-    where = blocks.places(times_us[inside], steady.start_us, steady.end_us) // (blocks.BLOCKS // BATCHES)
-    rates = np.bincount(where, weights=tokens[inside], minlength=BATCHES) * (BATCHES / steady.length_s)
-    mean, error = float(rates.mean()), float(rates.std(ddof=1)) / math.sqrt(BATCHES)
-    low, high = (mean + error * float(special.stdtrit(BATCHES - 1, chance)) for chance in (alpha, 1 - alpha / of))
+    rates = block_rates(requests, tokens, steady).reshape(BATCHES, -1).mean(axis=1)
+    low, _ = blocks.mean_interval(rates, 2 * alpha)
+    _, high = blocks.mean_interval(rates, 2 * alpha / of)
     return Verdict(
         term=str(term),
         verdict="PASS" if low >= term.limit else "FAIL" if high < term.limit else "UNDECIDED",
-        observed_per_s=mean,
+        observed_per_s=float(rates.mean()),
         per_s_ci=(low, high),
     )
 

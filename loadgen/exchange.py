@@ -75,7 +75,6 @@ class Exchange:
         self._answer = Answer(wire.line_limit_bytes, wire.count_text is not None, keep_said=request.then is not None)
         self._arrivals = Arrivals(self._answer.feed)
         self._failure: Failure | None = None
-        self._watch: _Watch | None = None  # while the answer is awaited
         self._cancelled = False
 
     async def run(self) -> Sent:
@@ -90,12 +89,11 @@ class Exchange:
                 self._failure = _LEFT
                 raise TimeoutError
             async with asyncio.timeout(None) as cut:
-                watch = self._watch = _Watch(self, cut, loop)
+                watch = _Watch(self, cut, loop)
                 try:
                     message, self._body = self._body, b""  # which can be long, and is of no use afterwards
                     await self._wire.send(message, self._arrivals)
                 finally:
-                    self._watch = None
                     watch.stop()
         except TimeoutError:
             pass  # a time limit, and the failure is set
@@ -127,8 +125,10 @@ class Exchange:
     def _leaves_in_s(self, now_ns: int) -> float:
         if self._request.leave_us is None:
             return math.inf
-        due_ns = self._due_ns if self._due_ns is not None else self._arrivals.sent_ns or self._begun_ns
-        return (due_ns + self._request.leave_us * 1000 - now_ns) / 1e9
+        return (self._was_due_ns() + self._request.leave_us * 1000 - now_ns) / 1e9
+
+    def _was_due_ns(self) -> int:
+        return self._due_ns if self._due_ns is not None else self._arrivals.sent_ns or self._begun_ns
 
     def _over_limit(self, now_ns: int) -> tuple[Failure | None, float]:
         limits, arrivals = self._wire.limits, self._arrivals
@@ -177,7 +177,6 @@ class Exchange:
         def since_sent(ns: int | None) -> int | None:
             return None if ns is None or sent_ns is None else (ns - sent_ns) // 1000
 
-        due_ns = self._due_ns if self._due_ns is not None else sent_ns or self._begun_ns
         return Row(
             level=request.level,
             index=request.index,
@@ -186,7 +185,7 @@ class Exchange:
             error=failure,
             http_status=arrivals.status or None,
             retries=arrivals.retries,
-            due_us=(due_ns - wire.start_ns) // 1000,
+            due_us=(self._was_due_ns() - wire.start_ns) // 1000,
             sent_us=since_start(sent_ns),
             connect_us=since_start(arrivals.connect_ns),
             headers_us=since_sent(arrivals.headers_ns),

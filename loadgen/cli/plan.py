@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -69,8 +69,6 @@ def plan(
     digest
         Print only the digest of the plan, as run.json has it.
     """
-    import msgspec
-
     from loadgen.cli import values
     from workloads import plan, schedule, traces
     from workloads.tokens import guess
@@ -92,17 +90,22 @@ def plan(
         )
         return _print(iter([text]))
     made = plan.requests(chosen, guess(), seed=seed, salt=salt, level=level, levels=levels or level + 1, trace=trace)
-    if law is not None:
+    if trace is not None:
+        made = _timed(made, traces.replay_us(trace, speed).tolist())
+    elif law is not None:
         rate_per_s = None if rate is None else values.rate_per_s(rate)
         duration_s = None if duration is None else values.duration_s(duration)
-        due = (
-            schedule.due_us(law, seed=seed, level=level, rate_per_s=rate_per_s, duration_s=duration_s)
-            if trace is None
-            else traces.replay_us(trace, speed).tolist()
-        )
-        made = (msgspec.structs.replace(one, due_us=at) for at, one in zip(due, made, strict=False))
+        due = schedule.due_us(law, seed=seed, level=level, rate_per_s=rate_per_s, duration_s=duration_s)
+        made = _timed(made, due)
     lines = (json.dumps(_fields(turn, first.index)) for first in made for turn in _turns(first))
     return _print(itertools.islice(lines, requests))
+
+
+def _timed(made: Iterator["Request"], due_us: Iterable[int]) -> Iterator["Request"]:
+    """Each request with its time, up to where either is used up."""
+    import msgspec
+
+    return (msgspec.structs.replace(one, due_us=at) for at, one in zip(due_us, made, strict=False))
 
 
 def _turns(first: "Request") -> Iterator["Request"]:
