@@ -3,16 +3,40 @@
 import asyncio
 import functools
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.exchange import Sent
-from loadgen.record import Phase
+from loadgen.record import LevelRow, Phase
 from workloads.request import Request
 
 if TYPE_CHECKING:
     from loadgen.course import Course
+
+
+async def played(
+    sender: "Sender",
+    course: "Course",
+    run: Callable[[asyncio.Event], Coroutine[Any, Any, LevelRow]],
+    stop_after_s: float | None,
+    cancel_after_s: float | None,
+) -> LevelRow:
+    """The row of the level that `run` makes of an event that interrupts it. Nothing of it is left behind."""
+    loop = asyncio.get_running_loop()
+    sender.begun_s = loop.time()
+    sender.course = course
+    stop = asyncio.Event()
+    if stop_after_s is not None:
+        loop.call_later(stop_after_s, stop.set)
+    level = asyncio.ensure_future(run(stop))
+    if cancel_after_s is not None:
+        loop.call_later(cancel_after_s, level.cancel)
+    try:
+        return await level
+    finally:
+        assert sender.in_flight == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def requests(count: int | None = None) -> Iterator[Request]:

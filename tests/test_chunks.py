@@ -86,6 +86,16 @@ ODD_FRAMES = [
 ]
 
 
+def alike_by_the_parser_alone(pieces: Sequence[bytes]) -> None:
+    async def main() -> None:
+        came = await _came_of(pieces)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_BEGIN", [()] * len(module._BEGIN))
+            assert await _came_of(pieces) == came
+
+    run_on("uvloop", main())
+
+
 async def _came_of(pieces: Sequence[bytes]) -> tuple[object, ...]:
     async with pair() as p:
         arrivals = p.send()
@@ -112,28 +122,13 @@ def test_what_comes_of_any_read_is_what_the_parser_alone_makes_of_it(
 ) -> None:
     stream = chunked(EVENT) + b"".join(frames)
     ends = itertools.accumulate(map(len, (chunked(EVENT), *frames))) if at_frames else ()
-    pieces = [STREAM_HEAD, *pieces_of(stream, {*cuts, *ends})]
-
-    async def main() -> None:
-        came = await _came_of(pieces)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_BEGIN", [()] * len(module._BEGIN))
-            assert await _came_of(pieces) == came
-
-    run_on("uvloop", main())
+    alike_by_the_parser_alone([STREAM_HEAD, *pieces_of(stream, {*cuts, *ends})])
 
 
 @pytest.mark.parametrize("before", [b"1", b"0", b"\r\n", b"5;x=", b"15\r\n", b"15\r\nabc\r\n"])
 def test_what_looks_like_a_chunk_within_another_is_none(before: bytes) -> None:
     pieces = [STREAM_HEAD, chunked(EVENT), before, chunked(b"hello"), b"x" * 14 + b"\r\n", LAST_CHUNK]
-
-    async def main() -> None:
-        came = await _came_of(pieces)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "_BEGIN", [()] * len(module._BEGIN))
-            assert await _came_of(pieces) == came
-
-    run_on("uvloop", main())
+    alike_by_the_parser_alone(pieces)
 
 
 @pytest.mark.parametrize("body", [b"x", EVENT, b"y" * 171, b"y" * 4000], ids=len)

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from loadgen.course import HOPELESS_FAILURES, Course, Until
 from loadgen.exchange import Sent
 from loadgen.levels import DRAIN_S
 from loadgen.record import LevelPlan, LevelRow, Phase
-from tests.fakes_level import Sender, conversations, requests
+from tests.fakes_level import Sender, conversations, played, requests
 from tests.fakes_time import in_virtual_time
 from workloads.request import Request
 
@@ -33,28 +34,15 @@ class Level:
         wait_turn: Callable[[], Awaitable[None]] | None = None,
         plan: Iterator[Request] | None = None,
     ) -> LevelRow:
-        async def main() -> LevelRow:
-            loop = asyncio.get_running_loop()
-            sender.begun_s = loop.time()
-            sender.course = Course(until, slots=slots)
-            stop = asyncio.Event()
-            if stop_after_s is not None:
-                loop.call_later(stop_after_s, stop.set)
-            level = asyncio.ensure_future(
-                closed_loop(
-                    LevelPlan(3, slots), plan or requests(), sender, sender.course,
-                    request_s=request_s, stop=stop, start_ns=10**18, wait_turn=wait_turn,
-                )
-            )  # fmt: skip
-            if cancel_after_s is not None:
-                loop.call_later(cancel_after_s, level.cancel)
-            try:
-                return await level
-            finally:
-                assert sender.in_flight == 0
-                assert asyncio.all_tasks() == {asyncio.current_task()}
+        course = Course(until, slots=slots)
 
-        return in_virtual_time(self._monkeypatch, main())
+        def run(stop: asyncio.Event) -> Coroutine[Any, Any, LevelRow]:
+            return closed_loop(
+                LevelPlan(3, slots), plan or requests(), sender, course,
+                request_s=request_s, stop=stop, start_ns=10**18, wait_turn=wait_turn,
+            )  # fmt: skip
+
+        return in_virtual_time(self._monkeypatch, played(sender, course, run, stop_after_s, cancel_after_s))
 
 
 @pytest.fixture

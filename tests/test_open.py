@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from loadgen.levels import DRAIN_S, Moment
 from loadgen.open import AHEAD, NoRoom, open_loop
 from loadgen.pacing import Timetable, timetable
 from loadgen.record import LevelPlan, LevelRow
-from tests.fakes_level import Sender, conversations, requests
+from tests.fakes_level import Sender, conversations, played, requests
 from tests.fakes_time import in_virtual_time
 from workloads.request import Request
 
@@ -43,30 +43,17 @@ class Level:
         stop_after_s: float | None = None,
         cancel_after_s: float | None = None,
     ) -> LevelRow:
-        async def main() -> LevelRow:
-            loop = asyncio.get_running_loop()
-            sender.begun_s = loop.time()
-            sender.course = Course(until or Until(), rate_per_s=1)
-            stop = asyncio.Event()
-            if stop_after_s is not None:
-                loop.call_later(stop_after_s, stop.set)
-            begin_ns = round(loop.time() * 1e9)
-            level = asyncio.ensure_future(
-                open_loop(
-                    LevelPlan(3, None, 1.0), table, plan or requests(), sender, sender.course, stop=stop,
-                    start_ns=10**18 + begin_ns, room=room, line=None if cap is None else Line(places(cap)),
-                    share=share or Share(), begin=Moment(begin_ns, 10**18 + begin_ns),
-                )
-            )  # fmt: skip
-            if cancel_after_s is not None:
-                loop.call_later(cancel_after_s, level.cancel)
-            try:
-                return await level
-            finally:
-                assert sender.in_flight == 0
-                assert asyncio.all_tasks() == {asyncio.current_task()}
+        course = Course(until or Until(), rate_per_s=1)
 
-        return in_virtual_time(self._monkeypatch, main())
+        def run(stop: asyncio.Event) -> Coroutine[Any, Any, LevelRow]:
+            begin_ns = round(asyncio.get_running_loop().time() * 1e9)
+            return open_loop(
+                LevelPlan(3, None, 1.0), table, plan or requests(), sender, course, stop=stop,
+                start_ns=10**18 + begin_ns, room=room, line=None if cap is None else Line(places(cap)),
+                share=share or Share(), begin=Moment(begin_ns, 10**18 + begin_ns),
+            )  # fmt: skip
+
+        return in_virtual_time(self._monkeypatch, played(sender, course, run, stop_after_s, cancel_after_s))
 
 
 @pytest.fixture
