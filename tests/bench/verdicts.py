@@ -5,6 +5,10 @@
 Each load is run once for very long: its quantiles are the truth. Then many short levels are judged, each against limits
 at which the true share over the limit is a known multiple of what the term allows: at 1 the SLO holds just so, and PASS
 and FAIL are both errors, which the rule promises in at most 5 % of the levels each. Virtual time, one core.
+
+Measured (300 levels of 30 s a load, standard error 1.3 %): at the limit of a latency, false PASS 0 to 5.7 %, false FAIL
+0 to 3 %; the plain quantile passes 44 to 66 %. Throughput at 32 users, 600 levels: 5.2 and 5.5 %. A p99 of 360 or 840
+requests in open loop is hardly ever PASS, whatever its limit: it takes minutes.
 """
 
 import argparse
