@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 GAIN = 0.05  # of the largest throughput: a doubling that gains less is not worth its latency
 LEVEL_NOISE = 0.01  # relative: what a window does not see of its own error (method.md: it is within 1 %)
-# A law is a model: off by that much at two levels a doubling apart, its slope of log X over log N is off by this. The
-# knee is where that slope is 1/2, and it may be nearly so for long.
+# A law is a model: off by that much at two levels a doubling apart, it is off by this in its slope of log X over log N.
+# The knee is where that slope is 1/2, and it may be nearly so for long.
 TILT = math.sqrt(2) * LEVEL_NOISE / math.log(2)
 MISFIT, SIGMAS = 0.1, 3  # a law that misses a level by more, relatively and in its noise, is none
 DRAWS = 1000
@@ -143,7 +143,9 @@ def _held(levels: Sequence[Measured]) -> tuple[float | None, float | None]:
 def fitted(n: Floats, tokens_per_s: Floats, noise: Floats) -> Growth:
     """Of levels by rising concurrency `n`: each with its throughput, and the relative standard error of that.
 
-    How often the intervals cover the truth: tests/bench/curve_coverage.py.
+    Of the laws themselves at 1 to 64, with noise of 1 to 3 %, COVERED of the intervals cover the truth; where levels
+    differ by 3 % beyond what their blocks tell, SCATTERED (tests/bench/curve_coverage.py, 150 runs each, standard error
+    up to 3 points). The simulated engine follows no law exactly: 98 to 100 % cover its knee, at 46 or at its cap.
     """
     different = len(np.unique(n))
     if different < laws.FEWEST:
