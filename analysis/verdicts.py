@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 OFTEN = (0.9, 0.75)  # quantiles that enough values exceed to show how these bunch
 FOLDS = (1, 2)  # blocks in one
-BATCHES = 10  # of a rate
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +193,7 @@ def _judge_rate(
     """By a t interval over the rates of a few long blocks, so long that neighbours know little of each other."""
     if steady is None:
         return Verdict(term=str(term), verdict="UNDECIDED")
-    rates = block_rates(requests, tokens, steady).reshape(BATCHES, -1).mean(axis=1)
+    rates = block_rates(requests, tokens, steady)
     low, _ = blocks.mean_interval(rates, 2 * alpha)
     _, high = blocks.mean_interval(rates, 2 * alpha / of)
     return Verdict(

@@ -103,12 +103,12 @@ def flow(requests: Requests, tokens: Floats, window: Window) -> Flow:
 
 
 def block_rates(requests: Requests, tokens: Floats, window: Window) -> Floats:
-    """Output tokens/s in each of `blocks.BLOCKS` equal parts of the window."""
+    """Output tokens/s in each of `blocks.LONG` equal parts of the window."""
     times_us = np.repeat(requests.sent_us, requests.events) + requests.events_us
     inside = window.holds(times_us) & np.repeat(~requests.failed, requests.events)
-    where = blocks.places(times_us[inside], window.start_us, window.end_us)
-    sums = np.bincount(where, weights=tokens[inside], minlength=blocks.BLOCKS)
-    return np.asarray(sums * (blocks.BLOCKS / window.length_s))
+    where = blocks.places(times_us[inside], window.start_us, window.end_us) // (blocks.BLOCKS // blocks.LONG)
+    sums = np.bincount(where, weights=tokens[inside], minlength=blocks.LONG)
+    return np.asarray(sums * (blocks.LONG / window.length_s))
 
 
 def whole_run_tokens_per_s(requests: Requests, tokens: Floats) -> float | None:

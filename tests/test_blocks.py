@@ -102,7 +102,7 @@ def test_the_interval_holds_the_share_and_n_eff_lies_in_bounds(rows: list[tuple[
 
 
 def test_interval_of_a_mean_is_students() -> None:
-    means = np.random.default_rng(2).normal(10, 3, blocks.BLOCKS)
+    means = np.random.default_rng(2).normal(10, 3, blocks.LONG)
     expected = stats.ttest_1samp(means, 0).confidence_interval(0.95)
     assert blocks.mean_interval(means) == pytest.approx((expected.low, expected.high))
     assert blocks.mean_interval(np.full(30, 7.0)) == (7, 7)

@@ -154,6 +154,6 @@ def test_rates_of_blocks_are_of_what_arrived_in_them() -> None:
     found = window.find(requests)
     assert found is not None
     rates = window.block_rates(requests, tokens, found)
-    assert len(rates) == blocks.BLOCKS
+    assert len(rates) == blocks.LONG
     assert rates.mean() == pytest.approx(window.flow(requests, tokens, found).output_tokens_per_s)
     assert rates.min() > 0

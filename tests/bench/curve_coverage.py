@@ -2,7 +2,7 @@
 
     python -m tests.bench.curve_coverage [--repeats 200]
 
-`noise` is that of a level as its blocks tell it (estimated from 30 of them); `scatter` is what levels differ by beyond
+`noise` is that of a level as its blocks tell it (estimated from ten of them); `scatter` is what levels differ by beyond
 that. A saturation counts where one is stated.
 """
 
@@ -10,6 +10,7 @@ import argparse
 from collections import Counter
 
 import numpy as np
+from scipy import stats
 
 from analysis import blocks, curve, laws
 
@@ -43,13 +44,14 @@ def main() -> None:
 
 
 def coverage(truth: laws.Fits, noise: float, scatter: float, repeats: int) -> tuple[list[float], Counter[str]]:
+    free = blocks.LONG - 1
     random, n = np.random.default_rng(1), np.array(DOUBLING, float)
     true = [float(values[0]) for values in curve.bends(truth, n[0], n[-1])]
     covered, counted, chosen = np.zeros(3), np.zeros(3), Counter[str]()
     for _ in range(repeats):
         rates = truth.throughput(n)[0] * np.exp(random.normal(0, np.hypot(noise, scatter), len(n)))
-        seen = noise * np.sqrt(random.chisquare(blocks.BLOCKS - 1, len(n)) / (blocks.BLOCKS - 1))
-        found = curve.fitted(n, rates, seen)
+        seen = noise * np.sqrt(random.chisquare(free, len(n)) / free)
+        found = curve.fitted(n, rates, seen * stats.t.ppf(0.975, free) / curve.Z95)  # as from the interval of a level
         chosen[found.fit.law if found.fit is not None else "none"] += 1
         if found.fit is None:
             continue
