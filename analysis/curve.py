@@ -143,9 +143,9 @@ def _held(levels: Sequence[Measured]) -> tuple[float | None, float | None]:
 def fitted(n: Floats, tokens_per_s: Floats, noise: Floats) -> Growth:
     """Of levels by rising concurrency `n`: each with its throughput, and the relative standard error of that.
 
-    Of the laws themselves at 1 to 64, with noise of 1 to 3 %, COVERED of the intervals cover the truth; where levels
-    differ by 3 % beyond what their blocks tell, SCATTERED (tests/bench/curve_coverage.py, 150 runs each, standard error
-    up to 3 points). The simulated engine follows no law exactly: 98 to 100 % cover its knee, at 46 or at its cap.
+    Intervals of the laws themselves at 1 to 64, with noise of 1 to 3 %, known or not, cover the truth in 93 to 100 %
+    (tests/bench/curve_coverage.py, 150 runs each, standard error up to 2 points). The simulated engine follows no law
+    exactly: 97 to 100 % cover its knee, at 46 or at its cap.
     """
     different = len(np.unique(n))
     if different < laws.FEWEST:
