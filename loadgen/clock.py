@@ -21,6 +21,12 @@ def utc(at_ns: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ns // 1000)
 
 
+def ns_of(date: datetime) -> int:
+    """The inverse of `utc`, exact to the microsecond."""
+    since = date - datetime.fromtimestamp(0, UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
+
+
 async def sleep_until(due_ns: int) -> None:
     """Return at `due_ns` of the monotonic clock or after, never before: event loops round timers and wake early."""
     while (left_ns := due_ns - mono_ns()) > 0:  # noqa: ASYNC110 - it waits for a time, not for an event

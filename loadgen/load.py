@@ -31,6 +31,7 @@ from workloads.traces import replay_us
 
 RunLevel = Callable[[asyncio.Event, Moment | None], Awaitable[LevelRow]]
 
+MOST_LEVELS = 64  # of a run that decides on them as it goes on; a data set is dealt out among so many
 _MADE = 64  # requests whose prompts are made before a level's clock starts
 
 _UNCOLLECTED = 1_000_000  # containers made and not freed; a thousand streams of long answers hold a tenth of that
@@ -186,6 +187,8 @@ def planned(settings: Settings, server: Server, salt: str, level: int) -> Iterat
 
 
 def level_count(settings: Settings) -> int:
+    if settings.seeks is not None:
+        return MOST_LEVELS
     return len(settings.concurrency or settings.speeds or settings.rates) or 1  # a ramp is one
 
 

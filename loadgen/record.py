@@ -4,10 +4,14 @@
     requests.jsonl  one row per request, appended as it ends
     levels.jsonl    one row per level, appended as it ends: what neither the header nor a request's row can hold
 
+Where levels are decided as the run goes on, the header is written again, whole, before each of them; such a run can be
+gone on with later.
+
 History. 1: the first format.
 """
 
 import contextlib
+import fcntl
 import os
 import re
 from pathlib import Path
@@ -27,6 +31,7 @@ EndedBy = Literal[
     "interrupt",
     "errors",
 ]
+Seeks = Literal["verdict", "concurrency", "rate"]  # of a load, or the largest one that holds
 Kind = Literal[
     "connect",  # refused, unreachable, or lost before any byte of an answer
     "tls",
@@ -130,6 +135,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     salt: str
     slo: list[str]
+    seeks: Seeks | None = None  # levels are decided as the run goes on
     clock: Literal["kernel", "user"]
     host: dict[str, Any]
     server: dict[str, Any]
@@ -146,12 +152,38 @@ class RunWriter:
             raise ValueError(f"{directory} exists already: a run is never overwritten, choose another --out") from None
         except OSError as error:
             raise ValueError(f"cannot make the run directory {directory}: {error.strerror}") from None
+        self._open(directory, header)
+        self._write_header()
+
+    @classmethod
+    def resumed(cls, directory: Path, header: Header) -> "RunWriter":
+        """Of a run that is there and asked for the same as `header`, with the salt and the levels that it has. Raises
+        ValueError where it did not, or is being written."""
+        old = _header_of(directory)
+        _check_same(directory, old, header)
+        writer = cls.__new__(cls)
+        writer._open(directory, old)
+        return writer
+
+    def _open(self, directory: Path, header: Header) -> None:
         self.directory = directory
-        (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
+        self.header = header
         self._requests = _append_to(directory / "requests.jsonl")
         self._levels = _append_to(directory / "levels.jsonl")
         self._pending: list[bytes] = []
         self._encode = msgspec.json.Encoder().encode
+
+    def _write_header(self) -> None:
+        """Whole or not at all: a crash leaves the old one."""
+        new = self.directory / "run.json.new"
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(self.header)) + b"\n")
+        new.replace(self.directory / "run.json")
+
+    def add_plan(self, plan: LevelPlan) -> None:
+        """Of a level that is about to begin."""
+        if plan not in self.header.levels:
+            self.header.levels.append(plan)
+            self._write_header()
 
     def add(self, row: Row) -> None:
         self._pending.append(self._encode(row))
@@ -181,8 +213,40 @@ class RunWriter:
             os.close(self._levels)
 
 
+_ASKED = ("target", "model", "api", "workload", "arrivals", "seed", "slo", "clock", "seeks")
+
+
+def _check_same(directory: Path, old: Header, new: Header) -> None:
+    for name in _ASKED:
+        if getattr(old, name) != getattr(new, name):
+            raise ValueError(
+                f"{directory} holds a run with another {name}: choose another --out, or the same flags to go on with it"
+            )
+
+
+def _header_of(directory: Path) -> Header:
+    path = directory / "run.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Header)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; choose another --out") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} cannot be read ({error}): choose another --out") from None
+
+
 def _append_to(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    """The file, locked; what a crash has cut is taken off its end. Raises ValueError where another process writes."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise ValueError(f"{path.parent} is being written by another process: choose another --out") from None
+    whole = os.fstat(file).st_size
+    while whole and os.pread(file, 1, whole - 1) != b"\n":
+        whole -= 1
+    os.truncate(file, whole)
+    return file
 
 
 def _write(file: int, data: bytes) -> None:

@@ -12,7 +12,8 @@ import platform
 import re
 import secrets as entropy
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import msgspec
 
 from loadgen.cap import places
 from loadgen.checks import check_data_sets, check_lengths, check_room, make_room, request_s
-from loadgen.clock import utc, wall_ns
+from loadgen.clock import ns_of, utc, wall_ns
 from loadgen.endpoint import Target, open_client, parse_target, root, secrets_in, under
 from loadgen.load import Job, Load, clear_the_way, levels_of, text_counter
 from loadgen.open import NoRoom
@@ -92,8 +93,10 @@ async def probe(settings: Settings) -> Server:
         return reached.server
 
 
-async def run(settings: Settings, watcher: Watcher) -> Outcome:
-    """Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
+async def run(settings: Settings, watcher: Watcher, plans: Iterable[LevelPlan] | None = None) -> Outcome:
+    """`plans` are levels that are decided one after another, as the run goes on; None: the settings say which.
+
+    Raises ValueError (also as Unusable) where nothing can be measured, OSError where files fail, CancelledError on
     an interrupt before the load or a second one in it."""
     make_room(settings)
     check_data_sets(settings)
@@ -102,10 +105,12 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
         check_lengths(settings, server)
         check_room(settings, server)
         start_ns = wall_ns() // 1000 * 1000  # what all times count from; the header has it to the microsecond
-        header = _header(settings, reached.target, server, salt=entropy.token_hex(8), start_ns=start_ns)
-        out = settings.out or _default_out(server, settings.workload, start_ns)
-        job = Job(settings=settings, server=server, secrets=reached.secrets, salt=header.salt, start_ns=start_ns)
-        with RunWriter(out, header) as writer:
+        levels = levels_of(settings) if plans is None else []
+        header = _header(settings, reached.target, server, levels, entropy.token_hex(8), start_ns)
+        with _writer(settings, server, header, start_ns) as writer:
+            header = writer.header
+            start_ns = ns_of(datetime.fromisoformat(header.started_at))
+            job = Job(settings=settings, server=server, secrets=reached.secrets, salt=header.salt, start_ns=start_ns)
             watcher.on_server(server)
             sweep = _Sweep(settings, watcher, reached, writer)
             if settings.workers > 1:
@@ -116,7 +121,7 @@ async def run(settings: Settings, watcher: Watcher) -> Outcome:
             reached.interrupts.load_begins()
             clear_the_way()
             try:
-                await sweep.run(header.levels, load)
+                await sweep.run(list(header.levels) if plans is None else plans, load)
             except NoRoom as error:
                 raise NoRoom(f"{error}. What was measured before: loadgen report {writer.directory}") from None
             finally:
@@ -144,11 +149,12 @@ class _Sweep:
             self._ended_well += 1
         self._watcher.on_row(row)
 
-    async def run(self, plans: list[LevelPlan], load: Load | Workers) -> None:
+    async def run(self, plans: Iterable[LevelPlan], load: Load | Workers) -> None:
         took_s = request_s(self._settings, self._server)
         for plan in plans:
             await self._reset_prefix_cache()
             self._took_us = self._ended_well = 0
+            self._writer.add_plan(plan)
             self._watcher.on_level(plan)
             row = await load.run_level(plan, took_s, self._stop)
             self._writer.add_level(row)
@@ -213,7 +219,15 @@ def _default_out(server: Server, workload: Workload, start_ns: int) -> Path:
     return next(path for path in itertools.chain([place], others) if not path.exists())
 
 
-def _header(settings: Settings, target: Target, server: Server, *, salt: str, start_ns: int) -> Header:
+def _writer(settings: Settings, server: Server, header: Header, start_ns: int) -> RunWriter:
+    if settings.out is not None and settings.seeks is not None and settings.out.exists():
+        return RunWriter.resumed(settings.out, header)
+    return RunWriter(settings.out or _default_out(server, settings.workload, start_ns), header)
+
+
+def _header(
+    settings: Settings, target: Target, server: Server, levels: list[LevelPlan], salt: str, start_ns: int
+) -> Header:
     label = settings.target if settings.target.startswith("sim:") else target.label
     arrivals = None if settings.law is None else str(settings.law)
     return Header(
@@ -224,10 +238,11 @@ def _header(settings: Settings, target: Target, server: Server, *, salt: str, st
         api=server.dialect.api,
         workload=_workload(settings, server, arrivals),
         arrivals=arrivals,
-        levels=levels_of(settings),
+        levels=levels,
         seed=settings.seed,
         salt=salt,
         slo=list(settings.slo),
+        seeks=settings.seeks,
         clock="kernel" if server.facts["stamped"] else "user",
         host=_host(),
         server=server.facts,

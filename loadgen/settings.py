@@ -9,6 +9,7 @@ from loadgen.course import Until
 from loadgen.dialects import Api
 from loadgen.endpoint import Access
 from loadgen.exchange import Limits
+from loadgen.record import Seeks
 from loadgen.sse import LINE_LIMIT_BYTES
 from workloads.schedule import Law
 from workloads.traces import Trace
@@ -36,5 +37,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     line_limit_bytes: int = LINE_LIMIT_BYTES
     slo: tuple[str, ...] = ()
+    seeks: Seeks | None = None
     out: Path | None
     options: dict[str, Any]  # for run.json, without secrets

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen import clock
-from loadgen.clock import Drift, mono_ns, process_ns, sleep_until, utc, wall_ns
+from loadgen.clock import Drift, mono_ns, ns_of, process_ns, sleep_until, utc, wall_ns
 
 SECOND = 1_000_000_000
 
@@ -134,3 +134,8 @@ def test_a_date_keeps_the_microsecond(at_ns: int) -> None:
     date = utc(at_ns)
     assert date.tzinfo is UTC
     assert (date - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) == at_ns // 1000
+
+
+@given(st.integers(0, 4_000_000_000_000_000))
+def test_a_date_is_the_time_it_was_made_of(us: int) -> None:
+    assert ns_of(utc(us * 1000)) == us * 1000

@@ -34,7 +34,7 @@ ROW = (
 LEVEL = '{"level":0,"start_us":0,"end_us":31000000,"ended_by":"requests","cpu_us":1234567,"clock_step_us":0}'
 HEADER_FIELDS = {
     *("format", "loadgen", "started_at", "target", "model", "api", "workload", "levels", "seed", "salt", "slo"),
-    *("arrivals", "clock", "host", "server", "options"),
+    *("arrivals", "clock", "host", "server", "options", "seeks"),
 }
 ERROR_KINDS = {
     *("connect", "tls", "timeout_connect", "timeout_first", "timeout_idle", "timeout_total", "http_status"),
@@ -226,3 +226,61 @@ def test_no_secret_is_left_wherever_a_message_is_cut(before: str, secret: str, a
     cut = (before + secret)[:length]
     kept = len(cut) - len(before)  # so much of the secret
     assert secrets.hide(cut + "...") == (cut if kept < 4 else before + "***") + "..."
+
+
+# A run that is gone on with
+
+
+def test_a_run_goes_on_with_its_own_salt_and_levels(tmp_path: Path) -> None:
+    first = header(levels=[], salt="first", seeks="verdict")
+    with RunWriter(tmp_path / "run", first) as writer:
+        writer.add_plan(LevelPlan(0, 8))
+        writer.add(row())
+        writer.add_level(msgspec.json.decode(LEVEL, type=LevelRow))
+    with RunWriter.resumed(tmp_path / "run", header(levels=[], salt="second", seeks="verdict")) as writer:
+        assert (writer.header.salt, writer.header.levels) == ("first", [LevelPlan(0, 8)])
+        writer.add_plan(LevelPlan(1, 8))
+        writer.add(row(level=1))
+    (written,) = lines(tmp_path / "run" / "requests.jsonl")[1:]
+    assert written["level"] == 1
+    told = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [one["level"] for one in told["levels"]] == [0, 1]
+    assert not (tmp_path / "run" / "run.json.new").exists()
+
+
+def test_what_a_crash_has_cut_is_taken_off_before_a_run_goes_on(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", header(levels=[], seeks="rate")) as writer:
+        writer.add(row())
+        writer.flush()
+        with (tmp_path / "run" / "requests.jsonl").open("ab") as file:
+            file.write(b'{"level":0,"ind')
+    with RunWriter.resumed(tmp_path / "run", header(levels=[], seeks="rate")) as writer:
+        writer.add(row(index=18))
+    assert [one["index"] for one in lines(tmp_path / "run" / "requests.jsonl")] == [17, 18]
+
+
+@pytest.mark.parametrize("changes", [{"model": "other"}, {"slo": ["ttft p99 < 1s"]}, {"seed": 1}, {"seeks": None}])
+def test_another_question_is_another_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with RunWriter(tmp_path / "run", header(levels=[], seeks="verdict")):
+        pass
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(ValueError, match=f"another {next(iter(changes))}: choose another --out"):
+        RunWriter.resumed(tmp_path / "run", header(**({"levels": [], "seeks": "verdict"} | changes)))
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    with (
+        RunWriter(tmp_path / "run", header(seeks="verdict")),
+        pytest.raises(ValueError, match="being written by another process"),
+    ):
+        RunWriter.resumed(tmp_path / "run", header(seeks="verdict"))
+
+
+def test_what_is_no_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ValueError, match="choose another --out"):
+        RunWriter.resumed(tmp_path / "run", header(seeks="verdict"))
+    (tmp_path / "run" / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="cannot be read"):
+        RunWriter.resumed(tmp_path / "run", header(seeks="verdict"))
