@@ -2,7 +2,7 @@
 
 import msgspec
 
-from loadgen.record import EndedBy, Phase
+from loadgen.record import EndedBy, LevelPlan, Phase
 
 HOPELESS_FAILURES = 20  # so many requests, and as many as `Course` says, have failed and none succeeded: give up
 
@@ -18,6 +18,13 @@ class Until(msgspec.Struct, frozen=True):
     duration_s: float | None = None
     per_slot: int = 0
     errors: int | None = None  # so many failed requests end it, whatever else
+
+
+def until_of(plan: LevelPlan, until: Until) -> Until:
+    """When this level ends: its own numbers, if it has any, take the place of the run's."""
+    if plan.requests is None and plan.duration_s is None:
+        return until
+    return Until(requests=plan.requests, duration_s=plan.duration_s, errors=until.errors)
 
 
 class Share(msgspec.Struct, frozen=True):

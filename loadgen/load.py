@@ -13,7 +13,7 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen.cap import Line, Places
 from loadgen.closed import closed_loop
-from loadgen.course import WHOLE, Course, Share, Until
+from loadgen.course import WHOLE, Course, Share, Until, until_of
 from loadgen.exchange import Exchange, Sent, Wire
 from loadgen.levels import Moment
 from loadgen.open import open_loop
@@ -97,7 +97,7 @@ class Load:
         # With fewer slots than workers, only so many workers have a share.
         share = Share(job.share.worker, min(job.share.workers, slots))
         rate_per_s = job.settings.max_rps
-        self._course = Course(_share_of(job.settings.until, share), slots=share.count(slots))
+        self._course = Course(_share_of(until_of(plan, job.settings.until), share), slots=share.count(slots))
         return functools.partial(
             closed_loop,
             plan,
@@ -110,7 +110,7 @@ class Load:
         )
 
     def _open(self, plan: LevelPlan, request_s: float) -> Callable[..., Awaitable[LevelRow]]:
-        job, until = self._job, self._job.settings.until
+        job, until = self._job, until_of(plan, self._job.settings.until)
         table = timetable_of(job.settings, plan, request_s)
         own = table.due_us[job.share.worker :: job.share.workers]
         measured = len(own) - bisect.bisect_left(own, table.warmup_us)
@@ -212,7 +212,7 @@ def _replayed(settings: Settings, level: int, speed: float) -> LevelPlan:
 
 def timetable_of(settings: Settings, plan: LevelPlan, request_s: float) -> Timetable:
     """The open loop of one level, the same in every process. Raises ValueError."""
-    until, law = settings.until, settings.law
+    until, law = until_of(plan, settings.until), settings.law
     assert law is not None
     if settings.trace is not None:
         assert plan.speed is not None

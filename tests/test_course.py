@@ -1,6 +1,7 @@
 """When a level ends, and which of its requests are warm-up."""
 
-from loadgen.course import HOPELESS_FAILURES, Course, Until
+from loadgen.course import HOPELESS_FAILURES, Course, Until, until_of
+from loadgen.record import LevelPlan
 
 
 def course(slots: int, until: Until) -> Course:
@@ -50,3 +51,10 @@ def test_an_open_loop_is_hopeless_after_two_seconds_of_failures() -> None:
         assert made.ended_by is None, failures
         made.finished(ok=False)
     assert made.ended_by == "errors"
+
+
+def test_numbers_of_a_level_take_the_place_of_the_runs() -> None:
+    run = Until(requests=5, duration_s=30, per_slot=10, errors=3)
+    assert until_of(LevelPlan(0, 8), run) == run
+    assert until_of(LevelPlan(0, 8, requests=7), run) == Until(requests=7, errors=3)
+    assert until_of(LevelPlan(0, 8, requests=7, duration_s=9), run) == Until(requests=7, duration_s=9, errors=3)

@@ -169,19 +169,20 @@ async def test_on_a_terminal_one_line_is_redrawn_by_the_loop_and_by_no_thread(
 
 
 @pytest.mark.parametrize(
-    ("until", "left"),
+    ("until", "own", "left"),
     [
-        (Until(requests=10), "16 s left"),  # 2 of 10 in 4 s
-        (Until(duration_s=30), "26 s left"),
-        (Until(requests=10, duration_s=30), "16 s left"),
-        (Until(requests=100, duration_s=30), "26 s left"),
-        (Until(requests=1, duration_s=2), "0 s left"),
+        (Until(requests=10), {}, "16 s left"),  # 2 of 10 in 4 s
+        (Until(duration_s=30), {}, "26 s left"),
+        (Until(requests=10, duration_s=30), {}, "16 s left"),
+        (Until(requests=100, duration_s=30), {}, "26 s left"),
+        (Until(requests=1, duration_s=2), {}, "0 s left"),
+        (Until(requests=1, duration_s=2), {"requests": 10}, "16 s left"),
     ],
 )
-async def test_how_long_it_may_take_is_guessed(until: Until, left: str, clock: Clock) -> None:
+async def test_how_long_it_may_take_is_guessed(until: Until, own: dict[str, Any], left: str, clock: Clock) -> None:
     screen = Screen(terminal=True)
     progress = Progress(screen, 1, until)
-    progress.level(LevelPlan(0, 1))
+    progress.level(LevelPlan(0, 1, **own))
     progress.row(a_row(0))
     clock.now_s += 4
     progress.row(a_row(1))

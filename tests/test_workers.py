@@ -13,8 +13,9 @@ import msgspec
 import pytest
 import uvloop
 
+from loadgen import run as run_module
 from loadgen.cli.options import Options, settings
-from loadgen.record import LevelRow
+from loadgen.record import LevelPlan, LevelRow
 from loadgen.run import Outcome, Watcher, run
 from loadgen.workers import _joined
 from tests.fakes_api import Api, listening
@@ -91,6 +92,25 @@ def test_three_workers_keep_the_one_schedule_and_the_one_cap(tmp_path: Path) -> 
         sent_us = [row["sent_us"] for row in rows]
         assert all(later >= earlier - 20_000 for earlier, later in itertools.pairwise(sent_us))  # nobody is passed over
     assert due[1][:60] == due[3][:60]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("load", [{"concurrency": "3"}, {"rate": "200"}])
+def test_a_level_can_have_its_own_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: dict[str, Any], workers: int
+) -> None:
+    slots, rate = (None, 200.0) if "rate" in load else (3, None)
+    plans = [
+        LevelPlan(0, slots, rate),
+        LevelPlan(1, slots, rate, requests=13),
+        LevelPlan(2, slots, rate, duration_s=0.1),
+    ]
+    monkeypatch.setattr(run_module, "levels_of", lambda _: plans)
+    outcome = measured(tmp_path, Api(delay_s=0.002), requests=5, workers=workers, **load)
+    assert [level["ended_by"] for level in levels_of(outcome)] == ["requests", "requests", "duration"]
+    phases = [(row["level"], row["phase"]) for row in rows_of(outcome)]
+    assert [phases.count((level, "measure")) for level in (0, 1)] == [5, 13]
+    assert phases.count((2, "measure")) > 0
 
 
 def test_a_stop_reaches_all_workers_and_keeps_what_has_ended(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from loadgen.clock import mono_ns
-from loadgen.course import Until
+from loadgen.course import Until, until_of
 from loadgen.record import LevelPlan, LevelRow, Row
 
 if TYPE_CHECKING:
@@ -103,14 +103,16 @@ class Progress:
         return " · ".join(parts)
 
     def _left_s(self) -> float | None:
+        assert self._plan is not None
+        until = until_of(self._plan, self._until)
         if self._measuring_ns is None:
-            return self._until.duration_s
+            return until.duration_s
         measured_s = (mono_ns() - self._measuring_ns) / 1e9
         left = []
-        if self._until.requests is not None and self._measured:
-            left.append(max(0.0, self._until.requests - self._measured) * measured_s / self._measured)
-        if self._until.duration_s is not None:
-            left.append(max(0.0, self._until.duration_s - measured_s))
+        if until.requests is not None and self._measured:
+            left.append(max(0.0, until.requests - self._measured) * measured_s / self._measured)
+        if until.duration_s is not None:
+            left.append(max(0.0, until.duration_s - measured_s))
         return min(left, default=None)
 
     def _say(self, text: str, style: str = "dim") -> None:
