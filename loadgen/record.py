@@ -94,7 +94,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: bool = False  # cancelled by its user, as planned, and not by the end of the level
 
 
-class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+class LevelPlan(msgspec.Struct, frozen=True):
     """Closed loop: `concurrency`. Open loop: `rate_per_s` (mean of the schedule), at `speed` times a trace's own.
 
     `requests` and `duration_s`, where there are any, say when this level ends, and not what the run's options say.
@@ -102,8 +102,8 @@ class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     level: int
     concurrency: int | None
-    rate_per_s: float | None = msgspec.field(default_factory=type(None))  # what a factory makes is written: as null
-    speed: float | None = msgspec.field(default_factory=type(None))
+    rate_per_s: float | None = None
+    speed: float | None = None
     requests: int | None = None
     duration_s: float | None = None
 

@@ -52,8 +52,8 @@ async def test_requests_are_due_as_the_schedule_says_and_sent_then() -> None:
     rows = await rows_of(Api(), rate="100,200", requests=20)
     assert header()["arrivals"] == "poisson"
     assert header()["levels"] == [
-        {"level": 0, "concurrency": None, "rate_per_s": 100, "speed": None},
-        {"level": 1, "concurrency": None, "rate_per_s": 200, "speed": None},
+        {"level": 0, "concurrency": None, "rate_per_s": 100, "speed": None, "requests": None, "duration_s": None},
+        {"level": 1, "concurrency": None, "rate_per_s": 200, "speed": None, "requests": None, "duration_s": None},
     ]
     asked = chosen("localhost:1", **LOAD, rate="100,200", requests=20)
     for level, (rate, end) in enumerate(zip((100, 200), level_rows(), strict=True)):

@@ -71,13 +71,6 @@ def test_a_row_is_the_contracts_row() -> None:
     assert msgspec.json.encode(msgspec.json.decode(ROW, type=Row)).decode() == ROW
 
 
-def test_a_planned_level_says_how_it_ends_only_where_that_is_its_own() -> None:
-    assert msgspec.json.encode(LevelPlan(0, 8)) == b'{"level":0,"concurrency":8,"rate_per_s":null,"speed":null}'
-    own = LevelPlan(1, None, 2.0, requests=9, duration_s=3.0)
-    assert msgspec.json.decode(msgspec.json.encode(own), type=LevelPlan) == own
-    assert b'"requests":9,"duration_s":3.0' in msgspec.json.encode(own)
-
-
 def test_a_level_row_is_the_contracts() -> None:
     assert msgspec.json.encode(msgspec.json.decode(LEVEL, type=LevelRow)).decode() == LEVEL
 
@@ -91,7 +84,9 @@ def test_the_header_has_the_contracts_fields() -> None:
     written = json.loads(msgspec.json.encode(header()))
     assert set(written) == HEADER_FIELDS
     assert written["format"] == FORMAT == 1
-    assert written["levels"] == [{"level": 0, "concurrency": 8, "rate_per_s": None, "speed": None}]
+    assert written["levels"] == [
+        {"level": 0, "concurrency": 8, "rate_per_s": None, "speed": None, "requests": None, "duration_s": None}
+    ]
 
 
 def test_the_kinds_of_error_are_the_contracts() -> None:

@@ -120,8 +120,8 @@ async def test_the_header_says_what_was_asked_and_found() -> None:
     header = json.loads((outcome.directory / "run.json").read_text())
     assert (header["format"], header["model"], header["api"], header["seed"]) == (1, "tiny", "chat", 5)
     assert header["levels"] == [
-        {"level": 0, "concurrency": 1, "rate_per_s": None, "speed": None},
-        {"level": 1, "concurrency": 3, "rate_per_s": None, "speed": None},
+        {"level": 0, "concurrency": 1, "rate_per_s": None, "speed": None, "requests": None, "duration_s": None},
+        {"level": 1, "concurrency": 3, "rate_per_s": None, "speed": None, "requests": None, "duration_s": None},
     ]
     assert header["server"]["dropped"] == ["ignore_eos"]
     assert header["server"]["template_tokens"] == 7
