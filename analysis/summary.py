@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from analysis import blocks, metrics, parts, quantiles, records, steady, validity, verdicts, window
+from analysis import blocks, decision, metrics, parts, quantiles, records, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
 from analysis.curve import GAIN, Curve, Measured, curve
 from analysis.evidence import Evidence, Finding, changing
@@ -87,7 +87,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     phases: parts.Phases | None
     classes: tuple[parts.Part, ...]
     turns: parts.Turns | None
-    verdicts: tuple[verdicts.Verdict, ...]
+    verdicts: tuple[decision.Verdict, ...]
     client: Client
     server: None = None
     floors: None = None
@@ -152,7 +152,7 @@ def summarize_level(run: Run, level: int) -> Level:
         whole=whole,
     )  # fmt: skip
     found = validity.findings(evidence)
-    stated = verdicts.of_level(header, requests, tokens, held)
+    stated = verdicts.of_levels(header, [verdicts.Held(requests=requests, tokens=tokens, steady=held)])
     valid = validity.validity(found)
     if valid == "INVALID":
         stated = {name: verdicts.withheld(statement) for name, statement in stated.items()}

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from analysis.decision import Verdict
     from analysis.evidence import Finding
     from analysis.parts import Counts, Part, Phases
     from analysis.quantiles import Distribution
     from analysis.summary import Level, Summary
-    from analysis.verdicts import Verdict
 
 UNKNOWN = "\N{EN DASH}"
 INTERVAL = 0.05  # of a p99, up to which the table is silent about it

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from analysis import metrics, verdicts, window
+from analysis import decision, metrics, verdicts, window
 from analysis.records import Requests
 from analysis.slo import Term, parse
 from tests.bench import virtual
@@ -44,7 +44,7 @@ class Tally(msgspec.Struct):
     found: Counter[str] = msgspec.field(default_factory=Counter)
     plain: int = 0
 
-    def add(self, verdict: verdicts.Verdict, term: Term) -> None:
+    def add(self, verdict: decision.Verdict, term: Term) -> None:
         self.levels += 1
         self.found[verdict.verdict] += 1
         if verdict.observed_per_s is not None:
