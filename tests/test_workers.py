@@ -24,7 +24,7 @@ from tests.fakes_tls import little_trust
 __all__ = ["little_trust"]
 
 WATCHER = Watcher(
-    on_server=lambda _: None, on_level=lambda _: None, on_row=lambda _: None, after_level=lambda _, __: True
+    on_begin=lambda _, __: None, on_level=lambda _: None, on_row=lambda _: None, after_level=lambda _, __: True
 )
 
 
@@ -123,7 +123,7 @@ def test_a_stop_reaches_all_workers_and_keeps_what_has_ended(tmp_path: Path) -> 
             os.kill(os.getpid(), signal.SIGINT)
 
     watcher = Watcher(
-        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+        on_begin=WATCHER.on_begin, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
     )
     outcome = measured(tmp_path, Api(delay_s=0.005), watcher, concurrency="4", duration="40s", workers=2)
     assert outcome.interrupted
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_ends_the_run_with_its_rows_kept(tmp_path: Path) -> N
             multiprocessing.active_children()[0].kill()
 
     watcher = Watcher(
-        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+        on_begin=WATCHER.on_begin, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
     )
     with pytest.raises(OSError, match="a worker process has ended unexpectedly"):
         measured(tmp_path, Api(delay_s=0.005), watcher, concurrency="4", duration="40s", workers=2)

@@ -59,7 +59,12 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
             return False
         return True
 
-    watcher = Watcher(on_server=progress.server, on_level=progress.level, on_row=progress.row, after_level=after_level)
+    watcher = Watcher(
+        on_begin=lambda _, server: progress.server(server),
+        on_level=progress.level,
+        on_row=progress.row,
+        after_level=after_level,
+    )
     try:
         return uvloop.run(start(chosen, watcher))
     except asyncio.CancelledError:
