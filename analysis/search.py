@@ -24,15 +24,20 @@ import msgspec
 import numpy as np
 from scipy import optimize
 
+from analysis import decision, slo
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from analysis.decision import Verdict
     from analysis.records import Floats
+    from analysis.slo import Term
 
 CLOSE = 1.05  # the ends of a narrow bracket
 REPLICATES = 3
 FAR = math.log(2)  # a larger margin says no more about where it crosses zero
 INSIDE = 0.25  # of a bracket, in logs: as near to an end as a probe may go
+ENOUGH = 2.0
 A_SLOT = 10  # requests
 
 
@@ -152,15 +157,38 @@ def answer(points: Sequence[Point], loads: Loads) -> Found:
     )
 
 
-def requests_wanted(needs: Sequence[tuple[int, float]], slots: float, *, replicate: bool) -> int:
-    """Measured requests for a level. A probe only shows the way; three replicates are judged together.
+def look(verdicts: Sequence[Verdict], *, over_saturated: bool = False) -> Look:
+    """What the verdicts of all terms (at least one) say together."""
+    found = {one.verdict for one in verdicts}
+    margins = {_margin(one): one.n_eff for one in verdicts}
+    known = [margin for margin in margins if margin is not None]
+    margin = min(known) if len(known) == len(margins) else None
+    return Look(
+        verdict="FAIL" if over_saturated or "FAIL" in found else "UNDECIDED" if "UNDECIDED" in found else "PASS",
+        margin=margin,
+        weight=1.0 if margin is None else float(margins[margin] or 1),
+        over_saturated=over_saturated,
+    )
 
-    `needs`, of each term: the fewest independent values for PASS (299 for p99), and how many requests one such value
-    takes: those of the probe over its n_eff. `slots`: requests at once. Three replicates have twice the fewest, so that
-    a few may be over the limit.
-    """
-    of_terms = [fewest * (2 / REPLICATES * effect if replicate else 1.0) for fewest, effect in needs]
-    return math.ceil(max([A_SLOT * slots, *of_terms]))
+
+def probe_requests(terms: Sequence[Term], slots: float) -> int:
+    """Measured requests of a probe, with so many at once: it only shows the way."""
+    return _at_least(slots, [decision.fewest(term) for term in terms if term.percent is not None])
+
+
+def replicate_requests(probe: Sequence[Verdict], requests: int, slots: float) -> int:
+    """Measured requests of each replicate, by what the `requests` of the probe were worth: all together are worth
+    ENOUGH times the fewest values that can pass, so that some may be over the limit."""
+    wanted = []
+    for verdict in probe:
+        fewest = decision.fewest(slo.parse(verdict.term))
+        if fewest is not None and verdict.n_eff:
+            wanted.append(ENOUGH / REPLICATES * fewest * requests / verdict.n_eff)
+    return _at_least(slots, wanted)
+
+
+def _at_least(slots: float, wanted: Sequence[float | None]) -> int:
+    return math.ceil(max([A_SLOT * slots, *(one for one in wanted if one is not None)]))
 
 
 def _load(point: Point) -> float:
@@ -263,6 +291,18 @@ def _stepped(load: float, size: float, known: dict[float, Point], loads: Loads) 
 def _rounded(load: float, loads: Loads) -> float:
     near = float(round(load)) if loads.whole else float(f"{load:.3g}")
     return min(max(near, loads.lowest), loads.highest)
+
+
+def _margin(verdict: Verdict) -> float | None:
+    """None also where so many failed that the quantile has no value."""
+    term = slo.parse(verdict.term)
+    more: float | None = term.limit
+    less = verdict.exceed if term.percent is None else verdict.observed_ms
+    if term.metric == "throughput":
+        more, less = verdict.observed_per_s, term.limit
+    if more is None or less is None:
+        return None
+    return math.inf if not less else math.log(more / less) if more else -math.inf
 
 
 def _passed_after_failing(points: Sequence[Point]) -> tuple[tuple[float, float], ...]:
