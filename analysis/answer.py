@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from analysis import decision, search, slo, verdicts
+from analysis import search, verdicts
 from analysis.search import Look, Point
 
 if TYPE_CHECKING:
@@ -72,6 +72,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     found: search.Found | None
     limited_at: float | None
 
+    @property
+    def holds(self) -> float | None:
+        """The largest load that is known to hold."""
+        if self.found is not None:
+            return self.found.holds
+        return self.loads[0].load if self.verdict == "PASS" else None
+
+    @property
+    def fails(self) -> float | None:
+        if self.found is not None:
+            return self.found.fails
+        return self.loads[0].load if self.verdict == "FAIL" else None
+
 
 def answer(header: Header, trials: Sequence[Trial]) -> Answer:
     """Of the levels that have ended, in their order. Raises ValueError for a run that has no such question."""
@@ -119,19 +132,6 @@ def where(header: Header, trials: Sequence[Trial]) -> search.Loads | None:
     return search.Loads(first=lowest, lowest=lowest, highest=highest, whole=header.seeks == "concurrency")
 
 
-def needs(header: Header, trials: Sequence[Trial]) -> list[tuple[int, float]]:
-    """Of each term with a share: the fewest independent values that pass it, and how many requests one takes, by the
-    levels given (1 where there is none)."""
-    stated = statements(header, trials)
-    requests = sum(int(one.held.requests.measured.sum()) for one in trials)
-    found = []
-    for one in (one for statement in stated.values() for one in statement.verdicts):
-        fewest = decision.fewest(slo.parse(one.term))
-        if fewest is not None:
-            found.append((fewest, requests / one.n_eff if one.n_eff else 1.0))
-    return found
-
-
 def statements(header: Header, trials: Sequence[Trial], *, looks: int = 1) -> dict[str, verdicts.Statement]:
     return verdicts.of_levels(header, [one.held for one in trials], looks=looks)
 
@@ -153,7 +153,9 @@ def _at(header: Header, load: float, group: Sequence[Trial], *, searching: bool)
     stated = statements(header, judged, looks=1 if searching else LOOKS) if judged else {}
     kept_up = all(one.kept_up for one in usable)
     settled = not searching or len(usable) > search.REPLICATES or not kept_up
-    verdict: Answered = _verdict(stated, kept_up=kept_up) if settled else "UNDECIDED"
+    verdict: Answered = "UNDECIDED"
+    if judged and settled:
+        verdict = search.look(every(stated), over_saturated=not kept_up).verdict
     if verdict == "UNDECIDED" and _limited(group):
         verdict = "INVALID"
     return AtLoad(
@@ -170,45 +172,16 @@ def _at(header: Header, load: float, group: Sequence[Trial], *, searching: bool)
     )
 
 
-def _verdict(stated: dict[str, verdicts.Statement], *, kept_up: bool) -> Literal["PASS", "FAIL", "UNDECIDED"]:
-    found = {one.verdict for statement in stated.values() for one in statement.verdicts}
-    if not kept_up or "FAIL" in found:
-        return "FAIL"
-    return "PASS" if found == {"PASS"} else "UNDECIDED"
-
-
 def _look(header: Header, trials: Sequence[Trial]) -> Look:
-    stated, kept_up = statements(header, trials), all(one.kept_up for one in trials)
-    worst = closest(stated)
-    return Look(
-        verdict=_verdict(stated, kept_up=kept_up),
-        margin=None if worst is None else margin(worst),
-        weight=1.0 if worst is None or not worst.n_eff else float(worst.n_eff),
-        over_saturated=not kept_up,
-    )
+    return search.look(every(statements(header, trials)), over_saturated=not all(one.kept_up for one in trials))
+
+
+def every(stated: dict[str, verdicts.Statement]) -> list[Verdict]:
+    """Those of the whole and of the classes of a mix."""
+    return [one for statement in stated.values() for one in statement.verdicts]
 
 
 def closest(stated: dict[str, verdicts.Statement]) -> Verdict | None:
     """The term nearest to its limit, or farthest beyond it."""
-    known = [
-        (found, one)
-        for statement in stated.values()
-        for one in statement.verdicts
-        if (found := margin(one)) is not None
-    ]
+    known = [(off, one) for one in every(stated) if (off := search.margin(one)) is not None]
     return min(known, key=lambda pair: pair[0])[1] if known else None
-
-
-def margin(verdict: Verdict) -> float | None:
-    """log(limit / observed), of a throughput log(observed / limit): 0 at the limit, below it less than 0.
-
-    Where the quantile is unknown, as with an error rate, that of the shares: allowed over observed.
-    """
-    term = slo.parse(verdict.term)
-    if verdict.observed_per_s is not None:
-        return math.log(verdict.observed_per_s / term.limit) if verdict.observed_per_s > 0 else -math.inf
-    if verdict.observed_ms is not None:
-        return math.log(term.limit / max(verdict.observed_ms, 1e-3))
-    if verdict.exceed is None or not verdict.n:
-        return None
-    return math.log(term.allowed / max(verdict.exceed, 0.5 / verdict.n))

@@ -140,7 +140,7 @@ def _open(one: AtLoad) -> list[str]:
     if one.verdict != "UNDECIDED":
         return []
     lines = []
-    every = [verdict for statement in one.statements.values() for verdict in statement.verdicts]
+    every = answer.every(one.statements)
     alpha = decision.ALPHA / answer.LOOKS
     for verdict in every:
         if verdict.verdict != "UNDECIDED":

@@ -160,15 +160,29 @@ def answer(points: Sequence[Point], loads: Loads) -> Found:
 def look(verdicts: Sequence[Verdict], *, over_saturated: bool = False) -> Look:
     """What the verdicts of all terms (at least one) say together."""
     found = {one.verdict for one in verdicts}
-    margins = {_margin(one): one.n_eff for one in verdicts}
-    known = [margin for margin in margins if margin is not None]
-    margin = min(known) if len(known) == len(margins) else None
+    margins = {margin(one): one.n_eff for one in verdicts}
+    known = [one for one in margins if one is not None]
+    least = min(known) if len(known) == len(margins) else None
     return Look(
         verdict="FAIL" if over_saturated or "FAIL" in found else "UNDECIDED" if "UNDECIDED" in found else "PASS",
-        margin=margin,
-        weight=1.0 if margin is None else float(margins[margin] or 1),
+        margin=least,
+        weight=1.0 if least is None else float(margins[least] or 1),
         over_saturated=over_saturated,
     )
+
+
+def margin(verdict: Verdict) -> float | None:
+    """log(limit / observed), of a throughput log(observed / limit): above 0 where the term seems to hold.
+
+    None also where so many failed that the quantile has no value."""
+    term = slo.parse(verdict.term)
+    more: float | None = term.limit
+    less = verdict.exceed if term.percent is None else verdict.observed_ms
+    if term.metric == "throughput":
+        more, less = verdict.observed_per_s, term.limit
+    if more is None or less is None:
+        return None
+    return math.inf if not less else math.log(more / less) if more else -math.inf
 
 
 def probe_requests(terms: Sequence[Term], slots: float) -> int:
@@ -291,18 +305,6 @@ def _stepped(load: float, size: float, known: dict[float, Point], loads: Loads) 
 def _rounded(load: float, loads: Loads) -> float:
     near = float(round(load)) if loads.whole else float(f"{load:.3g}")
     return min(max(near, loads.lowest), loads.highest)
-
-
-def _margin(verdict: Verdict) -> float | None:
-    """None also where so many failed that the quantile has no value."""
-    term = slo.parse(verdict.term)
-    more: float | None = term.limit
-    less = verdict.exceed if term.percent is None else verdict.observed_ms
-    if term.metric == "throughput":
-        more, less = verdict.observed_per_s, term.limit
-    if more is None or less is None:
-        return None
-    return math.inf if not less else math.log(more / less) if more else -math.inf
 
 
 def _passed_after_failing(points: Sequence[Point]) -> tuple[tuple[float, float], ...]:

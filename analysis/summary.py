@@ -134,11 +134,15 @@ def summarize(directory: Path) -> Summary:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
     facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in _MADE}
+    said = None if run.header.seeks is None else answer(run.header, _trials(run, pairs))
+    whole = curve([_measured(level, run.header) for level in levels])
+    if said is not None:  # levels at one load say more together
+        whole = msgspec.structs.replace(whole, holds=said.holds, fails=said.fails)
     return Summary(
         **facts,
         phases=_lightest(levels),
-        answer=None if run.header.seeks is None else _rounded(answer(run.header, _trials(run, pairs))),
-        curve=_rounded(curve([_measured(level, run.header) for level in levels])),
+        answer=None if said is None else _rounded(said),
+        curve=_rounded(whole),
         levels=tuple(levels),
     )
 

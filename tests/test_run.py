@@ -45,7 +45,10 @@ class Told:
         self.ended: list[LevelRow] = []
         self.row_came = asyncio.Event()
         self.watcher = Watcher(
-            on_begin=lambda _, server: self.servers.append(server), on_level=self.levels.append, on_row=self._row, after_level=self._after_level
+            on_begin=lambda _, server: self.servers.append(server),
+            on_level=self.levels.append,
+            on_row=self._row,
+            after_level=self._after_level,
         )
         self._most = levels
 

@@ -47,7 +47,7 @@ LEVEL: dict[str, str | None] = {
 }
 HEADER = (
     "format loadgen started_at target model api workload arrivals seed slo clock host server options "
-    "phases curve levels"
+    "phases seeks answer curve levels"
 )
 
 

@@ -123,26 +123,26 @@ def _measure(chosen: "Settings", options: SloOptions, budget_s: float) -> "Outco
     from loadgen.cli.progress import Progress
     from loadgen.preflight import Server
     from loadgen.run import Watcher, run
-    from loadgen.search import Search
+    from loadgen.steps import Steps
 
     progress = Progress(Console(stderr=True, quiet=options.quiet), None, chosen.until)
-    search = Search(chosen, budget_s)
+    steps = Steps(chosen, budget_s)
 
     def begin(directory: Path, server: Server) -> None:
         progress.server(server)
-        search.begin(directory, server)
-        for line in search.ahead():
+        steps.begin(directory, server)
+        for line in steps.ahead():
             progress.say(line)
 
     def after_level(directory: Path, row: "LevelRow") -> bool:
         progress.level_ended(row)
-        search.level_ended(directory, row)
-        progress.say(search.so_far())
+        steps.level_ended(directory, row)
+        progress.say(steps.so_far())
         return True
 
     watcher = Watcher(on_begin=begin, on_level=progress.level, on_row=progress.row, after_level=after_level)
     try:
-        return uvloop.run(run(chosen, watcher, search.plans()))
+        return uvloop.run(run(chosen, watcher, steps.plans()))
     except asyncio.CancelledError:
         return None
     finally:

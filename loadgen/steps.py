@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis import decision, records, search, slo, summary
-from analysis.answer import LOOKS, Trial, answer, needs, points_of, where
+from analysis.answer import LOOKS, Trial, answer, every, points_of, statements, where
 from analysis.answer_tables import headline
 from loadgen.checks import request_s
 from loadgen.clock import mono_ns
@@ -27,7 +27,7 @@ REPLICATE_SHARE = 1 / 12
 AROUND = 3  # requests one after another: what a level takes besides measuring, to fill up and to drain
 
 
-class Search:
+class Steps:
     """`plans` are the levels, each decided when the one before has ended."""
 
     def __init__(self, settings: Settings, budget_s: float, now_ns: Callable[[], int] = mono_ns) -> None:
@@ -118,7 +118,10 @@ class Search:
     def _requests(self, step: search.Next) -> int:
         slots = step.load if self._header.seeks == "concurrency" else step.load * self._request_s
         seen = [one for one in self._trials if one.load == step.load and one.why_not is None]
-        return search.requests_wanted(needs(self._header, seen), slots, replicate=step.why == "confirm")
+        stated = every(statements(self._header, seen[:1]))
+        if step.why != "confirm":
+            return search.probe_requests([slo.parse(one.term) for one in stated], slots)
+        return search.replicate_requests(stated, int(seen[0].held.requests.measured.sum()), slots)
 
     def _left_s(self) -> float:
         """For measuring, before the budget ends."""
