@@ -64,7 +64,7 @@ def _of_search(said: Answer) -> str:
     if found.holds is not None:
         holds = f"the SLO holds up to {_load(said, found.holds)}"
     if found.fails is not None:
-        return f"{holds}, and fails from {_load(said, found.fails)} on"
+        return f"{holds}, and fails from {found.fails:g} on"
     if found.edge == "highest" and said.limited_at is None:
         return f"{holds}, the largest load asked for"
     return f"{holds}, and where it ends is not known yet"

@@ -51,7 +51,8 @@ class Steps:
 
     def ahead(self) -> list[str]:
         """Before the load: how long it may take, and whether the budget has room for what the terms take to pass."""
-        lines = [f"{len(self._trials)} levels are there already: {headline(self._answer)}"] if self._trials else []
+        there = f"{len(self._trials)} level{' is' if len(self._trials) == 1 else 's are'} there already"
+        lines = [f"{there}: {headline(self._answer)}"] if self._trials else []
         minutes = f"{self._budget_s / 60:.3g} min"
         if self._header.seeks != "verdict":
             return [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from analysis.records import Header
 
 SECOND = 1_000_000
+LIMITED = {"cpu_us": 30 * SECOND}  # a core all the time
 Level = tuple[float, int]  # load, and TTFT in ms
 
 
@@ -80,10 +81,9 @@ def test_each_look_pays_its_part(tmp_path: Path) -> None:
 
 
 def test_a_level_that_the_client_limited_says_nothing(tmp_path: Path) -> None:
-    cpu = {"cpu_us": 30 * SECOND}
-    said = answered(tmp_path, [(8, 300), (8, 100)], seeks="verdict", ends={0: cpu})
+    said = answered(tmp_path, [(8, 300), (8, 100)], seeks="verdict", ends={0: LIMITED})
     assert (said.verdict, said.loads[0].levels, said.loads[0].unusable) == ("PASS", (1,), (0,))
-    said = answered(tmp_path / "twice", [(8, 100)] * TRIES, seeks="verdict", ends={0: cpu, 1: cpu})
+    said = answered(tmp_path / "twice", [(8, 100)] * TRIES, seeks="verdict", ends={0: LIMITED, 1: LIMITED})
     assert said.verdict == "INVALID"
     assert said.loads[0].why_not is not None
     assert said.loads[0].why_not.startswith("client-cpu: ")
@@ -148,12 +148,11 @@ def test_a_largest_load_that_holds_is_the_end(tmp_path: Path) -> None:
 
 
 def test_a_search_does_not_go_to_where_the_client_was_the_limit(tmp_path: Path) -> None:
-    cpu = {"cpu_us": 30 * SECOND}
-    header, trials = run(tmp_path, [(8, 100), (16, 100), (16, 100)], ends={1: cpu, 2: cpu})
+    header, trials = run(tmp_path, [(8, 100), (16, 100), (16, 100)], ends={1: LIMITED, 2: LIMITED})
     assert where(header, trials) == search.Loads(first=1, lowest=1, highest=8, whole=True)
     assert [point.load for point in points_of(header, trials)] == [8]
     assert answer(header, trials).verdict == "INVALID"
-    header, trials = run(tmp_path / "all", [(1, 100)] * 2, ends={0: cpu, 1: cpu})
+    header, trials = run(tmp_path / "all", [(1, 100)] * 2, ends={0: LIMITED, 1: LIMITED})
     assert where(header, trials) is None
     assert answer(header, trials).verdict == "INVALID"
 
@@ -168,7 +167,9 @@ def test_the_closest_term_is_named(tmp_path: Path) -> None:
 
 def test_a_run_of_given_levels_has_no_answer(tmp_path: Path) -> None:
     header, trials = run(tmp_path, [(8, 100)], seeks="verdict")
-    (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace('"seeks": "verdict"', '"seeks": null'))
+    (tmp_path / "run.json").write_text(
+        (tmp_path / "run.json").read_text().replace('"seeks": "verdict"', '"seeks": null')
+    )
     made = summary.summarize(tmp_path)
     assert (made.answer, header.seeks) == (None, "verdict")
     with pytest.raises(ValueError, match="loadgen slo"):
@@ -184,5 +185,5 @@ def test_the_summary_has_the_answer_and_its_exit_code(tmp_path: Path) -> None:
         assert (made.curve.holds, made.curve.fails) == (made.answer.holds, made.answer.fails)
     run(tmp_path / "few", [(1, 100)], seeks="verdict")
     assert summary.exit_code(summary.summarize(tmp_path / "few")) == 3
-    run(tmp_path / "limited", [(8, 100)] * 2, seeks="verdict", ends=dict.fromkeys((0, 1), {"cpu_us": 30 * SECOND}))
+    run(tmp_path / "limited", [(8, 100)] * 2, seeks="verdict", ends={0: LIMITED, 1: LIMITED})
     assert summary.exit_code(summary.summarize(tmp_path / "limited")) == 4

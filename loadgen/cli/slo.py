@@ -53,7 +53,7 @@ def slo(target: str, /, options: SloOptions = _DEFAULT) -> int:
     """
     from loadgen.cli import values
 
-    chosen = settings(target, options, _asked(options))
+    chosen = settings(target, options, asked_of(options))
     if not chosen.slo and not any(one.slo for one in chosen.workload.classes):
         _refuse("what is to hold? Say --slo 'ttft p99 < 500ms', or a preset such as --slo chat")
     budget = options.budget or (BUDGET if options.find is None else SEARCH_BUDGET)
@@ -67,7 +67,7 @@ def slo(target: str, /, options: SloOptions = _DEFAULT) -> int:
     return 130 if outcome.interrupted else code
 
 
-def _asked(options: SloOptions) -> dict[str, Any]:
+def asked_of(options: SloOptions) -> dict[str, Any]:
     """The fields of the settings that are about the load. Raises ValueError."""
     from loadgen.cli.load import load
 
