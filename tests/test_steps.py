@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from analysis.answer import LOOKS
 from loadgen.cli.options import settings
 from loadgen.cli.slo import SloOptions, asked_of
 from loadgen.load import MOST_LEVELS
 from loadgen.record import LevelPlan, LevelRow
-from loadgen.steps import AROUND, LEAST_S, LOOKS, Steps
+from loadgen.steps import AROUND, LEAST_S, Steps
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
