@@ -51,6 +51,10 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
 
     def after_level(directory: Path, row: "LevelRow") -> bool:
         progress.level_ended(row)
+        beyond = chosen.rates[row.level + 1 :]
+        if row.ended_by == "over-saturated" and beyond and min(beyond) >= chosen.rates[row.level]:
+            progress.say("the higher rates are left out")
+            return False
         if options.concurrency is not None or chosen.law is not None:
             return True
         done.append(summary.summarize_level(records.read(directory, only=row.level), row.level))
