@@ -145,7 +145,7 @@ def test_a_level_that_one_worker_ends_is_over_for_all(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Workers, "start", started)
     watcher = Watcher(
-        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+        on_begin=WATCHER.on_begin, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
     )
     outcome = measured(tmp_path, Api(delay_s=0.005), watcher, rate="100,300", requests=200, workers=3)
     assert not outcome.interrupted
