@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.5
 _RECENT = 200  # requests that the TTFT shown goes over
+_WHY = {
+    "errors": ": given up, every request fails",
+    "interrupt": ": interrupted",
+    "over-saturated": ": stopped, the server does not keep up with this rate",
+}
 
 
 class Progress:
@@ -72,8 +77,7 @@ class Progress:
 
     def level_ended(self, row: LevelRow) -> None:
         self.stop()
-        why = {"errors": ": given up, every request fails", "interrupt": ": interrupted"}.get(row.ended_by, "")
-        self._say(f"{self._line()}{why}")
+        self._say(f"{self._line()}{_WHY.get(row.ended_by, '')}")
 
     def say(self, text: str) -> None:
         self._say(text)
