@@ -5,7 +5,7 @@
 Three servers: slots with a line, first come first served; no limit at all, which only fills up; and an engine that
 shares itself, each step longer for more requests. Load is given as a share of what the server can do. Virtual time.
 
-Measured: see the docstring of `loadgen.growth`, and --help.
+What it found is in the docstring of `loadgen.growth`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _STEP_S = 0.05  # of the engine that shares itself
 
 
 class Server(msgspec.Struct, frozen=True):
-    """`slots` None: no limit. `slower`: how many times as long a request takes when the server is full."""
+    """`slots` None: no limit."""
 
     name: str
     slots: int | None
