@@ -10,10 +10,10 @@ service    of those who came then, fewer have ended than of the first ones in th
 no relief  the more are in flight, the longer each stays, at least in proportion to the rate (Little's law); where each
            step of the engine is only longer for more requests, the number settles
 
-Simulated, see tests/bench/growth.py: of 300 levels of each kind (1 to 32 slots and a line, exponential lengths, 0.8 and
-0.95 of the capacity, 30, 60 and 300 s) at most 0.3 % are stopped; of those that only fill up, none. An engine of 400
-equal requests at once that is five times slower then than alone, or twenty, is stopped in 17 and 27 % of levels of 60 s;
-with 80 at once in none. At twice the capacity it takes about 120 requests, at 1.3 times 800.
+Simulated, see tests/bench/growth.py. Of 300 levels of each kind (1 to 32 slots and a line, exponential lengths, 0.8 and
+0.95 of the capacity, 30, 60 and 300 s) at most 0.3 % are stopped; of those that only fill up, none. Of an engine with
+400 equal requests at once, five or twenty times slower then than alone, 17 and 27 % of the levels of 60 s are stopped;
+with 80 at once, none. At twice the capacity it takes about 250 requests, at 1.3 times 600 to 900, and 8 s at least.
 """
 
 import itertools
