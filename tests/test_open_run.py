@@ -142,10 +142,10 @@ async def test_users_who_leave_are_neither_failures_nor_waited_for(load: dict[st
     Path("w.toml").write_text("input = 20\noutput = 4\nleave_share = 1.0\nleave_after_ms = 15\n")
     api, told = Api(), Told()
 
-    def hold(_: object) -> None:
+    def hold(_: object, __: object) -> None:
         api.hold = asyncio.Event()
 
-    told.watcher = msgspec.structs.replace(told.watcher, on_server=hold)
+    told.watcher = msgspec.structs.replace(told.watcher, on_begin=hold)
     rows = await rows_of(api, told, workload="w.toml", input=None, output=None, requests=30, max_errors=1, **load)
     assert {(row["status"], row["left"]) for row in rows} == {("cancelled", True)}
     assert sum(row["phase"] == "measure" for row in rows) == 30
@@ -178,10 +178,10 @@ async def test_a_server_that_does_not_keep_up_ends_the_run_with_what_to_do(monke
     monkeypatch.setattr("loadgen.levels.DRAIN_S", 0.05)
     api, told = Api(), Told()
 
-    def slow_down(_: object) -> None:
+    def slow_down(_: object, __: object) -> None:
         api.delay_s = 30
 
-    told.watcher = msgspec.structs.replace(told.watcher, on_server=slow_down)
+    told.watcher = msgspec.structs.replace(told.watcher, on_begin=slow_down)
     with pytest.raises(NoRoom, match=r"^6 requests are in flight .*--max-concurrency.*loadgen report out$"):
         await rows_of(api, told, rate="200", duration="10s")
     assert {row["status"] for row in lines(Path("out"), "requests.jsonl")} == {"cancelled"}
