@@ -112,7 +112,7 @@ def beside(said: Answer) -> list[str]:
     """What else has to be known: what was measured, what is left open, and what to do about it."""
     lines = []
     if said.found is None:
-        lines += [line for one in said.loads for line in (_measured(one), *_open(one))]
+        lines += [line for one in said.loads if one.levels for line in (_measured(one), *_open(one))]
     else:
         band = [f"{load:g}" for load in said.found.undecided]
         lines += [f"undecided after {search.REPLICATES} fresh levels each: {', '.join(band)}"] if band else []

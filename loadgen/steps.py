@@ -75,7 +75,9 @@ class Steps:
         return headline(self._answer)
 
     def level_ended(self, directory: Path, row: LevelRow) -> None:
-        self._trials += summary.trials(records.read(directory, only=row.level))
+        run = records.read(directory, only=row.level)
+        self._header = run.header  # it has the level now
+        self._trials += summary.trials(run)
         took_us = self._trials[-1].held.requests.end_us if self._trials else np.empty(0)
         if not np.isnan(took_us).all():
             self._request_s = float(np.nanmean(took_us)) / 1e6
