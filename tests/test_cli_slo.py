@@ -183,3 +183,5 @@ def test_what_is_to_hold_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> N
     assert "what is to hold?" in capsys.readouterr().err
     assert execute(["slo", "localhost:1", "--concurrency", "4", "--slo", "chat", "--budget", "soon"]) == 2
     assert "--budget 'soon' is no duration" in capsys.readouterr().err
+    assert execute(["slo", "localhost:1", "--find", "rate", "--slo", "throughput > 100"]) == 2
+    assert "throughput grows with the load" in capsys.readouterr().err

@@ -54,8 +54,11 @@ def slo(target: str, /, options: SloOptions = _DEFAULT) -> int:
     from loadgen.cli import values
 
     chosen = settings(target, options, asked_of(options))
-    if not chosen.slo and not any(one.slo for one in chosen.workload.classes):
+    terms = [*chosen.slo, *(term for one in chosen.workload.classes for term in one.slo)]
+    if not terms:
         _refuse("what is to hold? Say --slo 'ttft p99 < 500ms', or a preset such as --slo chat")
+    if options.find is not None and any(term.startswith("throughput") for term in terms):
+        _refuse("--find looks for the load at which an SLO stops holding, and throughput grows with the load")
     budget = options.budget or (BUDGET if options.find is None else SEARCH_BUDGET)
     outcome = _measure(chosen, options, values.named("--budget", values.duration_s, budget))
     if outcome is None:
