@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from analysis import blocks, metrics, parts, quantiles, records, steady, validity, verdicts, window
+from analysis import blocks, metrics, parts, quantiles, records, server, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
 from analysis.curve import GAIN, Curve, Measured, curve
 from analysis.evidence import Evidence, Finding, changing
@@ -60,7 +60,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A level as in summary.json. `server` and `floors` are not filled yet.
+    """A level as in summary.json. `floors` is not filled yet.
 
     `schedule` is of the open loop, `classes` of a mix, `turns` of conversations.
     """
@@ -89,7 +89,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     turns: parts.Turns | None
     verdicts: tuple[verdicts.Verdict, ...]
     client: Client
-    server: None = None
+    server: server.Server | None = None
     floors: None = None
 
 
@@ -124,7 +124,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(directory: Path) -> Summary:
     """The run in `directory`. Raises ValueError where it cannot be read (see `records.read`)."""
     run = records.read(directory)
-    levels = [summarize_level(run, level) for level in sorted(run.requests | run.ended)]
+    samples = server.read(directory)
+    levels = [summarize_level(run, level, samples) for level in sorted(run.requests | run.ended)]
     if run.cut_rows and levels:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
@@ -137,8 +138,8 @@ def summarize(directory: Path) -> Summary:
 _MADE = ("phases", "curve", "levels")
 
 
-def summarize_level(run: Run, level: int) -> Level:
-    """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
+def summarize_level(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> Level:
+    """One level of a run, with all its samples. While it goes on, `records.read(directory, only=level)` is enough."""
     header, planned, ended = run.header, run.header.planned(level), run.ended.get(level)
     requests = run.requests.get(level, records.NO_REQUESTS)
     tokens = metrics.event_tokens(requests)
@@ -149,7 +150,7 @@ def summarize_level(run: Run, level: int) -> Level:
     kept = schedule(requests, ended) if planned.open_loop else None
     evidence = Evidence(
         header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, settled=settled,
-        whole=whole,
+        whole=whole, samples=samples, server=server.of_level(samples, run.ended, level, requests, tokens),
     )  # fmt: skip
     found = validity.findings(evidence)
     stated = verdicts.of_level(header, requests, tokens, held)
@@ -176,6 +177,7 @@ def summarize_level(run: Run, level: int) -> Level:
             turns=parts.turns(requests, tokens, held, header),
             verdicts=stated.get("", verdicts.NOTHING).verdicts,
             client=_client(header, ended, requests),
+            server=evidence.server,
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
