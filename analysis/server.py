@@ -143,7 +143,7 @@ def of_level(
 
 def growth(values: Sequence[float]) -> float:
     """Of a counter, also over falls to zero."""
-    return math.fsum(after - before if after >= before else after for before, after in pairwise(values))
+    return sum(after - before if after >= before else after for before, after in pairwise(values))
 
 
 def _sources(samples: Sequence[Sample], ended: Mapping[int, Ended], level: int) -> list[list[Sample]]:
@@ -169,7 +169,7 @@ def _growth(sources: Sequence[Sequence[Sample]]) -> dict[str, float | None]:
     for name in _COUNTERS:
         by_source = [_values(found, name) for found in sources]
         known = all(len(values) > 1 for values in by_source)
-        grew[name] = math.fsum(growth(values) for values in by_source) if known else None
+        grew[name] = sum(growth(values) for values in by_source) if known else None
     return grew
 
 
@@ -205,7 +205,8 @@ def _gauge(inside: Sequence[Sequence[Sample]], name: str, *, share: bool = False
             if (value := getattr(sample, name)) is not None:
                 at.setdefault(sample.t_us, []).append(value)
     sums = [sum(values) / (len(values) if share else 1) for values in at.values() if len(values) == len(inside)]
-    return Spread(mean=math.fsum(sums) / len(sums), max=max(sums)) if sums else None
+    mean = _finite(sum(sums) / len(sums)) if sums else None
+    return None if mean is None else Spread(mean=mean, max=max(sums))
 
 
 def _accepted(grew: Mapping[str, float | None], inside: Sequence[Sequence[Sample]]) -> float | None:
@@ -216,8 +217,13 @@ def _accepted(grew: Mapping[str, float | None], inside: Sequence[Sequence[Sample
 
 
 def _over(part: float | None, whole: float | None, scale: float = 1.0) -> float | None:
-    return None if part is None or not whole else scale * part / whole
+    return None if part is None or not whole else _finite(scale * part / whole)
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
+    return None if value is None or _finite(value) is None else round(value)
+
+
+def _finite(value: float) -> float | None:
+    """Whatever a server counts, a summary stays strict JSON."""
+    return value if math.isfinite(value) else None

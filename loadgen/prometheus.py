@@ -32,7 +32,7 @@ class Engine(msgspec.Struct, frozen=True):
 
 
 ENGINES = {
-    # 0.32.0, as installed; the names with gpu_: documentation of 0.7.0, and V1 up to 0.9.
+    # 0.32.0, as installed; the names with gpu_ are of earlier versions (gpu_cache_usage_perc: documentation of 0.7.0).
     "vllm": Engine(
         {
             "running": ("vllm:num_requests_running",),

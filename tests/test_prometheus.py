@@ -1,4 +1,4 @@
-"""What is read of each engine's page: in tests/golden/metrics are excerpts, each named after its version."""
+"""What is read of each engine's page: in tests/golden/metrics are excerpts, each named after its engine and version."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ EXPECTED: dict[str, tuple[str, dict[str, float]]] = {
             "decode_s": 36, "decode_n": 18,
         },
     ),
-    "vllm-0.8": (
+    "vllm-earlier": (
         "vllm",
         {
             "running": 8, "waiting": 0, "kv_use": 0.01, "prefix_queries": 800, "prefix_hits": 600,
@@ -118,3 +118,10 @@ def test_labels_are_summed_and_shares_averaged(values: list[float]) -> None:
     _, read = prometheus.read("".join(lines))
     assert read["output_tokens"] == pytest.approx(sum(values))
     assert read["kv_use"] == pytest.approx(sum(values) / len(values))
+
+
+def test_every_name_is_documented() -> None:
+    text = (Path(__file__).parents[1] / "docs/server.md").read_text()
+    engines = prometheus.ENGINES.values()
+    names = {name for engine in engines for names in (*engine.values.values(), engine.times.values()) for name in names}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []

@@ -179,14 +179,14 @@ def test_a_level_that_has_not_ended_is_none() -> None:
 
 
 def test_sources_are_summed_and_their_means_weighted() -> None:
-    one = samples(running=[0, *range(9), 0], kv_use=0.2, output_tokens=[0.0] * 10 + [100.0], ttft_s=0.0, ttft_n=0.0)
+    one = samples(running=[0, *range(9), 0], kv_use=0.25, output_tokens=[0.0] * 10 + [100.0], ttft_s=0.0, ttft_n=0.0)
     one = [_with(sample, ttft_s=1.0, ttft_n=10.0) if sample is one[-1] else sample for sample in one]
-    other = samples(source=1, running=[0, *reversed(range(9)), 0], kv_use=0.6, output_tokens=[0.0] * 10 + [50.0])
+    other = samples(source=1, running=[0, *reversed(range(9)), 0], kv_use=0.75, output_tokens=[0.0] * 10 + [50.0])
     other = [_with(sample, ttft_s=0.0, ttft_n=0.0) if sample.url is None else sample for sample in other]
     other[-1] = _with(other[-1], ttft_s=9.0, ttft_n=30.0)
     found = of_level(sorted([*one, *other], key=lambda sample: sample.t_us))
     assert found.running == Spread(8, 8)  # at each time together: the largest sum, not the sum of the largest
-    assert found.kv_use == Spread(0.4, 0.4)
+    assert found.kv_use == Spread(0.5, 0.5)
     assert (found.sources, found.output_tokens, found.ttft_ms) == (2, 150, 250)
 
 
@@ -203,6 +203,22 @@ def test_what_one_of_them_does_not_know_is_unknown() -> None:
 def test_a_silent_source_is_not_counted() -> None:
     rows = [*samples(running=1.0), Sample(t_us=10 * S, source=1, url="http://h1/metrics")]
     assert of_level([*rows, Sample(t_us=10 * S, source=1, error="http 404")]).sources == 1
+
+
+awkward = st.none() | st.sampled_from([0.0, 5e-324, 1e308, -1e308, 1.0]) | st.floats(-10, 10)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(9, 21), st.integers(0, 1), st.lists(awkward, min_size=20, max_size=20)), max_size=8
+    ).map(lambda rows: sorted(rows, key=lambda row: row[:2]))
+)
+def test_whatever_a_server_counts_the_result_is_strict_json(rows: list[tuple[int, int, list[Any]]]) -> None:
+    names = Sample.__struct_fields__[5:]
+    told = [Sample(t_us=t * S, source=n, **dict(zip(names, values, strict=False))) for t, n, values in rows]
+    made = requests()
+    found = server.of_level(told, ENDED, 1, made, metrics.event_tokens(made))
+    json.dumps(msgspec.to_builtins(found), allow_nan=False)
 
 
 # Beside the client

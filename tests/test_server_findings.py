@@ -14,6 +14,15 @@ TOKENS = 404 * 10  # of a clean level, with its warm-up
 SAID = {"t_us": -100, "source": 0, "url": "http://h/metrics", "engine": "vllm"}
 
 
+def test_the_summary_holds_what_the_server_said(tmp_path: Path) -> None:
+    directory = write(tmp_path, clean(), [ended()], header(levels=[{"level": 0, "concurrency": 4}]))
+    rows = [SAID, *({"t_us": t_us, "source": 0, "running": 2.123456789} for t_us in (-5, 1_000_000, 31_000_000))]
+    (directory / "server.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    level = json.loads(summary.dumps(summary.summarize(directory)))["levels"][0]
+    assert level["server"]["running"] == {"mean": 2.12346, "max": 2.12346}
+    assert level["server"]["received_tokens"] == TOKENS
+
+
 def found(*samples: dict[str, Any], rows: list[Any] | None = None) -> dict[str, Finding]:
     """Of a clean level, sampled as given."""
     with tempfile.TemporaryDirectory() as name:
