@@ -98,6 +98,8 @@ class Scraper:
         """All sources now. Returns when that is written, or cannot be, or takes too long."""
         if self._process is None or self._process.stdin is None or self._process.stdout is None:
             return
+        if self._process.stdin.is_closing():  # it is gone, and uvloop would say so with an exception of its own
+            return
         self._asked += 1
         try:
             async with asyncio.timeout(patience_s):

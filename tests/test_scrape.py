@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from loadgen import scrape
 from loadgen.clock import wall_ns
@@ -256,6 +257,19 @@ async def test_a_process_that_fails_keeps_nobody_waiting(
             await scraper.sample(0.05)
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_process_that_dies_in_the_middle_keeps_nobody_waiting(run: Callable[..., None], tmp_path: Path) -> None:
+    async def dies() -> None:
+        program = "import os\nfor _ in range(2): os.write(1, os.read(0, 9999)[-2:])"  # the number, after the order
+        command = (sys.executable, "-c", program)
+        async with scraping([source("http://h")], tmp_path, 0, command) as scraper:
+            for _ in range(5):
+                await scraper.sample(2)
+                await asyncio.sleep(0.05)
+
+    run(dies())
+
+
 async def test_a_process_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "_START_S", 0.2)
     monkeypatch.setattr(scrape, "_STOP_S", 0.1)
@@ -296,7 +310,7 @@ async def test_it_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None
         assert os.getpriority(os.PRIO_PROCESS, children[0]) == scrape.NICE
         parent.send_signal(signal.SIGKILL)
         await parent.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while alive(children[0]):
                 await asyncio.sleep(0.02)
 
