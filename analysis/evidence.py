@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from analysis.pace import Schedule
     from analysis.parts import Part
     from analysis.records import Bools, Ended, Header, Planned, Requests
+    from analysis.server import Sample, Server
     from analysis.steady import Settled
     from analysis.window import Flow
 
@@ -25,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one level, its transient in the warm-up. `flow` and `settled` are None where there is no window,
-    `schedule` in the closed loop.
+    `schedule` in the closed loop, `server` where its metrics were not sampled (`samples`: of the whole run).
     """
 
     header: Header
@@ -36,6 +39,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None
     settled: Settled | None
     whole: Part
+    samples: Sequence[Sample] = ()
+    server: Server | None = None
 
     @property
     def sampled(self) -> Bools:

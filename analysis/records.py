@@ -293,13 +293,13 @@ def read(directory: Path, only: int | None = None) -> Run:
     Raises ValueError with the file, the line and what to do.
     """
     header = read_header(directory)
-    ended = {row.level: row for row in _rows(directory / "levels.jsonl", Ended) if row is not None}
+    ended = {row.level: row for row in rows(directory / "levels.jsonl", Ended) if row is not None}
     path = directory / "requests.jsonl"
     if not path.is_file():
         raise ValueError(f"{path} is missing: the run sent nothing, or this is not the whole run directory")
     columns: dict[int, _Columns] = {}
     cut_rows = 0
-    for row in _rows(path, Row):
+    for row in rows(path, Row):
         if row is None:
             cut_rows += 1
         elif only is None or row.level == only:
@@ -325,7 +325,7 @@ def read_header(directory: Path) -> Header:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
-def _rows(path: Path, kind: type[RowType]) -> Iterator[RowType | None]:
+def rows(path: Path, kind: type[RowType]) -> Iterator[RowType | None]:
     """Each line's row; None for a last line that a crash cut (no line end, and no whole JSON). Missing file: no row."""
     if not path.is_file():
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from analysis import blocks, decision, metrics, parts, quantiles, records, steady, validity, verdicts, window
+from analysis import blocks, decision, metrics, parts, quantiles, records, server, steady, validity, verdicts, window
 from analysis.answer import SERVERS_OWN, Answer, Trial, answer
 from analysis.client_findings import cpu_share
 from analysis.curve import GAIN, Curve, Measured, curve
@@ -62,7 +62,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A level as in summary.json. `server` and `floors` are not filled yet.
+    """A level as in summary.json. `floors` is not filled yet.
 
     `schedule` is of the open loop, `classes` of a mix, `turns` of conversations.
     """
@@ -91,7 +91,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     turns: parts.Turns | None
     verdicts: tuple[decision.Verdict, ...]
     client: Client
-    server: None = None
+    server: server.Server | None = None
     floors: None = None
 
 
@@ -128,7 +128,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(directory: Path) -> Summary:
     """The run in `directory`. Raises ValueError where it cannot be read (see `records.read`)."""
     run = records.read(directory)
-    pairs = [_level(run, level) for level in sorted(run.requests | run.ended)]
+    samples = server.read(directory)
+    pairs = [_level(run, level, samples) for level in sorted(run.requests | run.ended)]
     levels = [level for level, _ in pairs]
     if run.cut_rows and levels:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
@@ -176,12 +177,12 @@ def _why_not(level: Level, *, kept_up: bool) -> str | None:
     return None
 
 
-def summarize_level(run: Run, level: int) -> Level:
-    """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
-    return _level(run, level)[0]
+def summarize_level(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> Level:
+    """One level of a run, with all its samples. While it goes on, `records.read(directory, only=level)` is enough."""
+    return _level(run, level, samples)[0]
 
 
-def _level(run: Run, level: int) -> tuple[Level, verdicts.Held]:
+def _level(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> tuple[Level, verdicts.Held]:
     header, planned, ended = run.header, run.header.planned(level), run.ended.get(level)
     requests = run.requests.get(level, records.NO_REQUESTS)
     tokens = metrics.event_tokens(requests)
@@ -192,7 +193,7 @@ def _level(run: Run, level: int) -> tuple[Level, verdicts.Held]:
     kept = schedule(requests, ended) if planned.open_loop else None
     evidence = Evidence(
         header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, settled=settled,
-        whole=whole,
+        whole=whole, samples=samples, server=server.of_level(samples, run.ended, level, requests, tokens),
     )  # fmt: skip
     found = validity.findings(evidence)
     judged = verdicts.Held(requests=requests, tokens=tokens, steady=held)
@@ -220,6 +221,7 @@ def _level(run: Run, level: int) -> tuple[Level, verdicts.Held]:
             turns=parts.turns(requests, tokens, held, header),
             verdicts=stated.get("", verdicts.NOTHING).verdicts,
             client=_client(header, ended, requests),
+            server=evidence.server,
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from analysis.evidence import Finding
     from analysis.parts import Counts, Part, Phases
     from analysis.quantiles import Distribution
+    from analysis.server import Spread
     from analysis.summary import Level, Summary
 
 UNKNOWN = "\N{EN DASH}"
@@ -51,6 +52,8 @@ def show(run: Summary, console: Console) -> None:
         out = [summary.load(level) for level in run.levels if level.level in run.curve.left_out]
         for words in curve.words(run.curve, slo=bool(run.slo), unit=_unit(run.levels), left_out=out):
             console.print(_line(words, ""))
+    if any(level.server is not None for level in run.levels):
+        console.print(_server(run))
     if any(level.goodput is not None for level in run.levels):
         console.print(_verdicts(run))
     if any(level.findings for level in run.levels):
@@ -106,6 +109,37 @@ def _table(run: Summary) -> Table:
         for part in _parts(level):
             table.add_row(*map(Text, _part_cells(part, leaving=leaving)), style=_STYLES["error" if invalid else "info"])
     return table
+
+
+def _server(run: Summary) -> Table:
+    """Of each level what the server's own metrics say; its TTFT beside the client's, from sent."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    heads = (
+        _load_head(run.levels), "running\nmean", "\nmax", "waiting\nmean", "\nmax", "KV use %\nmean", "\nmax",
+        "pre-\nempted", "prefix\nhits %", "TTFT ms\nserver", "\nclient",
+    )  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    for level in run.levels:
+        if (said := level.server) is not None:
+            cells = (
+                summary.load(level),
+                *_spread(said.running),
+                *_spread(said.waiting),
+                *_spread(said.kv_use, share=True),
+                UNKNOWN if said.preemptions is None else str(said.preemptions),
+                UNKNOWN if said.prefix_hit_share is None else percent(said.prefix_hit_share),
+                number(said.ttft_ms),
+                number(said.client_ttft_ms),
+            )
+            table.add_row(*map(Text, cells), style=_STYLES["error"] if level.validity == "INVALID" else "")
+    return table
+
+
+def _spread(spread: Spread | None, *, share: bool = False) -> tuple[str, str]:
+    if spread is None:
+        return UNKNOWN, UNKNOWN
+    return (percent(spread.mean), percent(spread.max)) if share else (number(spread.mean), f"{spread.max:.0f}")
 
 
 def _verdicts(run: Summary) -> Table:

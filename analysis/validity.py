@@ -12,6 +12,7 @@ import numpy as np
 from analysis import answer_findings as answers
 from analysis import client_findings as client
 from analysis import sample_findings as sample
+from analysis import server_findings as server
 from analysis import workload_findings as workload
 from analysis.evidence import SEVERITIES, Finding, percent
 
@@ -100,6 +101,8 @@ CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
     answers.hidden_reasoning,
     answers.no_usage,
     workload.option_dropped,
+    server.server_restarted,
+    server.server_tokens,
     client.stamp_bounds,
     client.clock_user,
     client.insecure_tls,
@@ -108,4 +111,5 @@ CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
     workload.left,
     sample.settling,
     sample.few_samples,
+    server.no_metrics,
 )

@@ -28,6 +28,7 @@ from loadgen.load import Job, Load, clear_the_way, levels_of, text_counter
 from loadgen.open import NoRoom
 from loadgen.preflight import Server, preflight
 from loadgen.record import Header, LevelPlan, LevelRow, Row, RunWriter, Secrets, names_a_secret
+from loadgen.scrape import Scraper, Source, scraping, sources
 from loadgen.sending import Client
 from loadgen.settings import Settings
 from loadgen.sim import child
@@ -60,6 +61,7 @@ class _Reached(msgspec.Struct, frozen=True, kw_only=True):
     client: Client
     server: Server
     interrupts: "_Interrupts"
+    pages: list[Source]
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +73,9 @@ async def _reached(settings: Settings) -> AsyncIterator[_Reached]:
         if url.startswith("sim:"):
             url = await stack.enter_async_context(child.start(url.removeprefix("sim:")))
         target = parse_target(url)
-        secrets = Secrets([*target.secrets, *secrets_in(settings.access), *_secrets_in(settings.extra)])
+        pages = sources(settings.metrics, target, settings.access)
+        in_pages = [secret for page in pages for secret in page.secrets]
+        secrets = Secrets([*target.secrets, *in_pages, *secrets_in(settings.access), *_secrets_in(settings.extra)])
         client = await stack.enter_async_context(open_client(settings.access))
         server = await preflight(
             client,
@@ -84,7 +88,7 @@ async def _reached(settings: Settings) -> AsyncIterator[_Reached]:
             limits=settings.limits,
             tokenizer=count_text,
         )
-        yield _Reached(target=target, secrets=secrets, client=client, server=server, interrupts=interrupts)
+        yield _Reached(target=target, secrets=secrets, client=client, server=server, interrupts=interrupts, pages=pages)
 
 
 async def probe(settings: Settings) -> Server:
@@ -121,7 +125,8 @@ async def run(settings: Settings, watcher: Watcher, plans: Iterable[LevelPlan] |
             reached.interrupts.load_begins()
             clear_the_way()
             try:
-                await sweep.run(list(header.levels) if plans is None else plans, load)
+                async with scraping(reached.pages, writer.directory, start_ns) as scraper:
+                    await sweep.run(list(header.levels) if plans is None else plans, load, scraper)
             except NoRoom as error:
                 raise NoRoom(f"{error}. What was measured before: loadgen report {writer.directory}") from None
             finally:
@@ -149,15 +154,17 @@ class _Sweep:
             self._ended_well += 1
         self._watcher.on_row(row)
 
-    async def run(self, plans: Iterable[LevelPlan], load: Load | Workers) -> None:
+    async def run(self, plans: Iterable[LevelPlan], load: Load | Workers, scraper: Scraper) -> None:
         took_s = request_s(self._settings, self._server)
         for plan in plans:
             await self._reset_prefix_cache()
             self._took_us = self._ended_well = 0
             self._writer.add_plan(plan)
             self._watcher.on_level(plan)
+            await scraper.sample()  # what its counters grow by from here to the next one is the level's
             row = await load.run_level(plan, took_s, self._stop)
             self._writer.add_level(row)
+            await scraper.sample()
             if self._ended_well:
                 took_s = self._took_us / self._ended_well / 1e6
             if not self._watcher.after_level(self._writer.directory, row) or self._stop.is_set():

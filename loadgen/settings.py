@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     access: Access
     limits: Limits
     tokenizer: Path | None
+    metrics: tuple[str, ...] = ()  # URLs, or `none`; none given: the target's own page
     seed: int
     max_rps: float | None = None
     workers: int = 1

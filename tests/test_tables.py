@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from analysis import summary, tables
+from analysis import server, summary, tables
 from tests import fakes_run as fakes
 
 GOLDEN = Path(__file__).parent / "golden" / "table.txt"
@@ -150,6 +150,36 @@ def test_verdicts_of_an_invalid_level_are_not_shown(tmp_path: Path) -> None:
 
 def test_no_slo_no_verdicts(tmp_path: Path) -> None:
     assert "% over" not in shown(summary.summarize(fakes.write(tmp_path, fakes.clean())))
+
+
+def test_what_the_server_said_has_a_line_for_each_level_that_has_it(tmp_path: Path) -> None:
+    said = server.Server(
+        engine="vllm", sources=1, samples=30, gaps=0, restarts=0, running=server.Spread(7.5, 8),
+        waiting=server.Spread(123.4, 256), kv_use=server.Spread(0.123, 0.999), preemptions=3, prefix_hit_share=0.5,
+        accepted_share=None, queue_ms=None, prefill_ms=None, decode_ms=None, ttft_ms=1234.5, client_ttft_ms=None,
+        output_tokens=1, received_tokens=1, cut_tokens=0,
+    )  # fmt: skip
+    made = summary.summarize(fakes.sweep(tmp_path))
+    assert "KV use" not in shown(made)
+    one = msgspec.structs.replace(made.levels[1], server=said)
+    text = shown(msgspec.structs.replace(made, levels=(made.levels[0], one)))
+    lines = text[text.index("KV use") :].splitlines()
+    assert lines[1].split() == [
+        "conc.",
+        "mean",
+        "max",
+        "mean",
+        "max",
+        "mean",
+        "max",
+        "empted",
+        "hits",
+        "%",
+        "server",
+        "client",
+    ]
+    assert lines[3].split() == ["2", "7.50", "8", "123", "256", "12", "100", "3", "50", "1234", tables.UNKNOWN]
+    assert lines[4].strip() == ""
 
 
 def test_users_who_left_have_a_place_of_their_own(tmp_path: Path) -> None:
