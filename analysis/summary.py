@@ -130,8 +130,8 @@ def summarize(directory: Path) -> Summary:
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
     facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in _MADE}
     whole = curve([_measured(level, run.header) for level in levels])
-    rounded = msgspec.convert(_rounded(msgspec.to_builtins(whole)), Curve)
-    return Summary(**facts, phases=_lightest(levels), curve=rounded, levels=tuple(levels))
+    shown = msgspec.convert(rounded(msgspec.to_builtins(whole)), Curve)
+    return Summary(**facts, phases=_lightest(levels), curve=shown, levels=tuple(levels))
 
 
 _MADE = ("phases", "curve", "levels")
@@ -298,7 +298,7 @@ def _shown(level: Level) -> Level:
         turns = level.turns and parts.Turns(first=_bare(level.turns.first), later=_bare(level.turns.later))
         classes = tuple(_bare(part) for part in level.classes)
         level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns)
-    return msgspec.convert(_rounded(msgspec.to_builtins(level)), Level)
+    return msgspec.convert(rounded(msgspec.to_builtins(level)), Level)
 
 
 def _bare(part: Any) -> Any:
@@ -327,13 +327,14 @@ def _measured(level: Level, header: records.Header) -> Measured:
     )
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Builtins with all numbers to 6 significant digits. Raises ValueError for NaN and infinity, no results."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} is no result")
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     return value
