@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from analysis.noise import Noise
     from analysis.recommend import Row
 
-_NAMES: dict[ratios.Metric, str] = {"throughput": "output tok/s", "goodput": "goodput /s"}
+_NAMES: dict[ratios.Metric, str] = {"throughput": "tok/s", "goodput": "goodput"}
 _VERDICTS = {"PASS": "green", "FAIL": "bold red", "UNDECIDED": "yellow"}
 
 
@@ -98,8 +98,8 @@ def _ratios(some: Sequence[Ratio], found: Compared) -> Table:
 
 def _word(one: Ratio, found: Compared) -> str:
     """What was called, or shown not to be there; nothing where neither was."""
-    within = f"within {100 * found.margin:g} %" if one.alike else ""
-    fewer = f"in {one.blocks} of {found.blocks} blocks" if one.blocks < found.blocks else ""
+    within = f"±{100 * found.margin:g} %" if one.alike else ""
+    fewer = f"{one.blocks} of {found.blocks} blocks" if one.blocks < found.blocks else ""
     return ", ".join(filter(None, (one.called, within, fewer)))
 
 
@@ -107,12 +107,12 @@ def _calls(found: Compared) -> str:
     tested = [one for one in found.ratios if one.p is not None]
     called, alike = sum(one.called is not None for one in tested), sum(one.alike for one in tested)
     alone = sum(one.called is None and _excludes_1(one) for one in tested)
-    words = f"{called or 'none'} of {len(tested)} ratios differ" if tested else "no ratio could be tested"
-    words += f"; {alike} are within {100 * found.margin:g} %, shown by test" if alike else ""
+    words = f"called: {called or 'none'} of {len(tested)} differences" if tested else "no ratio could be tested"
+    words += f"; {alike} by no more than ±{100 * found.margin:g} %, shown by test" if alike else ""
     if len(tested) > 1:
         words += f" (Holm over all {len(tested)})"
     if alone:
-        words += f"; {alone} more exclude 1 alone, as one in twenty does by chance"
+        words += f"; {alone} more intervals exclude 1 by themselves, as one in twenty does by chance"
     return words
 
 

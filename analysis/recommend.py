@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     loads                  those of all blocks
     output_tokens_per_s    geometric mean, each block at its own load
     kv_use                 time-average of the share of the KV cache in use
-    preemptions            in the level
+    preemptions            in a level
     waiting                time-average of the requests in the server's queue
     """
 
@@ -99,9 +99,9 @@ def _row(setting: Setting, stand: Blocks) -> Row:
         load=None if lowest is None else summary.load(lowest),
         loads=tuple(summary.load(each[block]) for block in sorted(each)),
         output_tokens_per_s=math.exp(sum(rates) / len(rates)) if rates and lowest is not None else None,
-        kv_use=_mean(every, "kv_use_mean"),
+        kv_use=_mean(every, "kv_use"),
         preemptions=_mean(every, "preemptions"),
-        waiting=_mean(every, "waiting_mean"),
+        waiting=_mean(every, "waiting"),
     )
 
 
@@ -110,9 +110,9 @@ def _load(level: Level) -> float:
 
 
 def _mean(levels: Sequence[Level], name: str) -> float | None:
-    """Of what the server said of itself; None where it said nothing in one of them."""
-    said: list[dict[str, Any]] = [msgspec.to_builtins(level.server) or {} for level in levels]
-    known = [one[name] for one in said if one.get(name) is not None]
+    """Of what the server said of itself, its mean where that is a spread; None where it was silent in one level."""
+    said = [(msgspec.to_builtins(level.server) or {}).get(name) for level in levels]
+    known = [one["mean"] if isinstance(one, dict) else one for one in said if one is not None]
     return sum(known) / len(known) if known and len(known) == len(levels) else None
 
 
