@@ -5,7 +5,7 @@ so that of comparisons of like with like at most one in twenty calls any. The 95
 
 How far a call reaches depends on how often the server was started (`ratios.reach`).
 
-INVALID levels are left out, for they measure the client, and a p99 that the sample cannot carry is not compared.
+INVALID levels are left out with their reasons, and a p99 that the sample cannot carry is not compared.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _calls(found: Compared) -> str:
     if len(tested) > 1:
         words += f" (Holm over all {len(tested)})"
     if alone:
-        words += f"; {alone} more intervals exclude 1 by themselves, as one in twenty does by chance"
+        words += f"; {alone} more by the interval alone, as one in twenty is by chance"
     return words
 
 

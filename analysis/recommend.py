@@ -1,8 +1,10 @@
 """Which setting to choose: the one that delivers the most at the largest load under its SLO, if the data say so.
 
 Each setting stands at its own largest load under the SLO (`curve.holds` of each run, so of each block), and output
-tokens/s there are compared, every pair of settings, Holm over the pairs: the winner was not picked beforehand. Without
-an SLO there is no best load: then all stand at the largest load that all have, and the sentence says that it weighs
+tokens/s there are compared, every pair of settings, Holm over the pairs: the winner was not picked beforehand. It is
+one question of its own: it pays nothing for the many ratios of a comparison, and may be answered where none is called.
+
+Without an SLO there is no best load: all stand at the largest load that all have, and the sentence says that it weighs
 throughput alone. A setting that does not hold the SLO in each of its blocks is no candidate.
 """
 

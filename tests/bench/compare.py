@@ -1,6 +1,6 @@
 """Does a comparison call what is not there, and see what is? On the simulated engine, in virtual time.
 
-    python -m tests.bench.compare [--seeds 60] [--seconds 30]
+    python -m tests.bench.compare [--seeds 40] [--seconds 30]
 
 Each start of the server is faster or slower by a chance of its own (2 %, lognormal), and all its times with it; a true
 difference is a factor on all times of B, so the truth is known exactly. Two levels, 8 and 32 users, nine metrics.
@@ -104,10 +104,12 @@ def comparisons(kind: str, truth: float, seconds: float, seeds: int) -> Iterator
 
 
 def report(kind: str, truth: float, made: list[compare.Compared]) -> list[str]:
-    some = sum(any(one.called for one in found.ratios) for found in made)
+    calls = sum(any(one.called for one in found.ratios) for found in made)
     one_each = [any((one.ci95[0] or 0) > 1 or (one.ci95[1] or 2) < 1 for one in found.ratios) for found in made]
+    chosen = sum(found.recommended.setting is not None for found in made)
     lines = [
-        f"{kind}, true ratio of times {truth:g}: {100 * some / len(made):.1f} % of {len(made)} call any difference, "
+        f"{kind}, true ratio of times {truth:g}: {100 * calls / len(made):.1f} % of {len(made)} call any difference, "
+        f"{100 * chosen / len(made):.1f} % recommend a setting, "
         f"{100 * some_alike(made):.0f} % of the ratios are shown to be within 5 %; some interval alone excludes 1 in "
         f"{100 * sum(one_each) / len(made):.0f} %"
     ]
@@ -133,7 +135,7 @@ def some_alike(made: list[compare.Compared]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=60, help="comparisons of each kind")
+    parser.add_argument("--seeds", type=int, default=40, help="comparisons of each kind")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a level")
     parser.add_argument("--case", type=int, help="only this one of the seven")
     options = parser.parse_args()
