@@ -67,7 +67,7 @@ def latency(axes: Axes, points: Sequence[Point], limits: Sequence[Limit], holds:
     axes.set_xlim(0, 1.08 * float(x.max()) or 1)
     seen = np.concatenate((p50, p99))[~np.isnan(np.concatenate((p50, p99)))]
     shown = [limit for limit in limits if not len(seen) or limit.ms <= FAR * seen.max()]
-    _latency_axis(axes, np.append(seen, [limit.ms for limit in shown]))
+    latency_axis(axes, np.append(seen, [limit.ms for limit in shown]))
     top = axes.get_ylim()[1]
     edge = np.where(above, top, np.nan)
     if holds is not None:
@@ -76,9 +76,11 @@ def latency(axes: Axes, points: Sequence[Point], limits: Sequence[Limit], holds:
     for y, style in ((p99, P99), (p50, P50)):
         _levels(axes, x[~above], y[~above], valid[~above], style)
     _levels(axes, x[above], edge[above], valid[above], P50)
-    named = [_limit(axes, limit) for limit in shown]
+    named = [limit_line(axes, limit) for limit in shown]
+    # Several levels at one load are one load.
+    labels = [point.label if at == 0 or point.label != points[at - 1].label else "" for at, point in enumerate(points)]
     nears = [NEAR_EDGE_PT if high else NEAR_PT for high in above]
-    _label(axes, [point.label for point in points], x, np.where(above, top, p50), (p50, p99, edge), nears, named)
+    write_labels(axes, labels, x, np.where(above, top, p50), (p50, p99, edge), nears, named)
 
 
 def growth(axes: Axes, found: Curve, levels: Sequence[tuple[int, float, bool]], holds: float | None) -> None:
@@ -128,7 +130,7 @@ def _levels(axes: Axes, x: Floats, y: Floats, valid: Any, style: dict[str, Any])
     axes.plot(x[~valid], y[~valid], **(style | CROSS), clip_on=False)
 
 
-def _limit(axes: Axes, limit: Limit) -> tuple[Floats, Floats]:
+def limit_line(axes: Axes, limit: Limit) -> tuple[Floats, Floats]:
     """A line with its name above its left end; the centre and half the size of the name, for labels to keep clear."""
     axes.axhline(limit.ms, color=GREY, linestyle=(0, (6, 3)), linewidth=1.3, zorder=1.2)
     at = axes.transData.transform((0, limit.ms))
@@ -137,7 +139,7 @@ def _limit(axes: Axes, limit: Limit) -> tuple[Floats, Floats]:
     return np.asarray(at) + np.array((6, 4)) + half, half
 
 
-def _latency_axis(axes: Axes, values: Floats) -> None:
+def latency_axis(axes: Axes, values: Floats) -> None:
     """Linear from 0, or logarithmic where the range demands it; without a scale where there is no value."""
     if not len(values):
         axes.set(ylim=(0, 1), yticks=[])
@@ -154,7 +156,7 @@ def _latency_axis(axes: Axes, values: Floats) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(tick))
 
 
-def _label(
+def write_labels(
     axes: Axes,
     labels: Sequence[str],
     x: Floats,
@@ -165,7 +167,7 @@ def _label(
 ) -> None:
     """Writes each label near its point, on the first free place: clear of other labels, markers, lines and the edge.
 
-    Of points with the same label, one is named. `boxes` are taken: centre and half the size of each, in pixels.
+    A point without a label has none. `boxes` are taken: centre and half the size of each, in pixels.
     """
     marks = [axes.transData.transform(np.column_stack((x, line))) for line in lines]
     marks = [line[~np.isnan(line).any(axis=1)] for line in marks]
@@ -173,11 +175,10 @@ def _label(
     ink = np.concatenate([*marks, *taken])
     frame = axes.get_window_extent()
     low, high = np.asarray(frame.min), np.asarray(frame.max) + LABEL_PT
-    taken_boxes, named = list(boxes), set[str]()
+    taken_boxes = list(boxes)
     for label, point, near in zip(labels, zip(x, y, strict=True), nears, strict=True):
-        if np.isnan(point).any() or label in named:
+        if np.isnan(point).any() or not label:
             continue
-        named.add(label)
         at = np.asarray(axes.transData.transform(point))
         half = np.array((0.33 * LABEL_PT * len(label) + 2, 0.45 * LABEL_PT + 1))
         places = [

@@ -24,7 +24,7 @@ from analysis.panels import Limit, Point
 from analysis.summary import asked, load, over_saturated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from analysis.summary import Level, Summary
@@ -49,12 +49,17 @@ STYLE: Any = {
 
 def draw(summary: Summary, directory: Path) -> None:
     """Writes curve.png and curve.svg."""
+    save(lambda: _figure(summary), directory, "curve")
+
+
+def save(figure: Callable[[], Figure], directory: Path, name: str) -> None:
+    """As PNG and SVG; `figure` makes it under the style of all our plots."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        figure = _figure(summary)
-        figure.savefig(directory / "curve.png", dpi=150, metadata={"Software": None})
-        figure.savefig(directory / "curve.svg", metadata={"Date": None, "Creator": None})
+        made = figure()
+        made.savefig(directory / f"{name}.png", dpi=150, metadata={"Software": None})
+        made.savefig(directory / f"{name}.svg", metadata={"Date": None, "Creator": None})
 
 
 def _figure(summary: Summary) -> Figure:
@@ -66,11 +71,11 @@ def _figure(summary: Summary) -> Figure:
     figure.subplots_adjust(
         left=0.06 if grows else 0.07, right=0.985, top=0.765, bottom=0.175, wspace=0.24 if grows else 0.16
     )
-    figure.text(0.02, 0.975, _printable(summary.model or "unknown model"), fontsize=19, va="top")
+    figure.text(0.02, 0.975, printable(summary.model or "unknown model"), fontsize=19, va="top")
     figure.text(
-        0.02, 0.905, _printable(_subtitle(summary), chars=SUBTITLE_CHARS), fontsize=14, va="top", color="#444444"
+        0.02, 0.905, printable(_subtitle(summary), chars=SUBTITLE_CHARS), fontsize=14, va="top", color="#444444"
     )
-    note = textwrap.fill(_printable(_note(summary), chars=2 * NOTE_CHARS), NOTE_CHARS)
+    note = textwrap.fill(printable(_note(summary), chars=2 * NOTE_CHARS), NOTE_CHARS)
     figure.text(0.02, 0.02, note, fontsize=11.5, color="#444444")
     held = _held(summary)
     for axes in growth:
@@ -84,7 +89,7 @@ def _figure(summary: Summary) -> Figure:
         axes.set_xlabel("Request rate, requests/s" if _open_loop(summary.levels) else "Output throughput, tokens/s")
         axes.xaxis.set_major_formatter(FuncFormatter(panels.tick))
         axes.grid(visible=True)
-        panels.latency(axes, _points(summary.levels, metric), _limits(summary, metric), held_at)
+        panels.latency(axes, _points(summary.levels, metric), limits(summary, metric), held_at)
     _legend(figure, summary.levels)
     return figure
 
@@ -116,7 +121,7 @@ def _rates(levels: Sequence[Level]) -> list[tuple[int, float, bool]]:
     ]
 
 
-def _limits(run: Summary, metric: Literal["ttft_ms", "itl_ms"]) -> list[Limit]:
+def limits(run: Summary, metric: Literal["ttft_ms", "itl_ms"]) -> list[Limit]:
     return [Limit(text=str(term), ms=term.limit) for term in slo.terms(run.slo or ()) if f"{term.metric}_ms" == metric]
 
 
@@ -200,7 +205,7 @@ def _host(target: str) -> str:
     return urlsplit(target).netloc.rpartition("@")[2]
 
 
-def _printable(text: str, chars: int = TITLE_CHARS) -> str:
+def printable(text: str, chars: int = TITLE_CHARS) -> str:
     """What the font can write, and no more than `chars`: an unknown glyph warns, a control character breaks the SVG."""
     text = text if len(text) <= chars else text[: chars - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(char if char.isprintable() and ord(char) in _glyphs() else "?" for char in text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,15 +17,13 @@ from analysis.client_findings import cpu_share
 from analysis.curve import GAIN, Curve, Measured, curve
 from analysis.evidence import Evidence, Finding, changing
 from analysis.pace import Schedule, schedule
+from analysis.rounding import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from analysis.records import Floats, Requests, Run
-
-DIGITS = 6
-Result = TypeVar("Result", bound=msgspec.Struct)
 
 
 class Achieved(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,8 +140,8 @@ def summarize(directory: Path) -> Summary:
     return Summary(
         **facts,
         phases=_lightest(levels),
-        answer=None if said is None else _rounded(said),
-        curve=_rounded(whole),
+        answer=None if said is None else rounded(said),
+        curve=rounded(whole),
         levels=tuple(levels),
     )
 
@@ -350,7 +348,7 @@ def _shown(level: Level) -> Level:
         turns = level.turns and parts.Turns(first=_bare(level.turns.first), later=_bare(level.turns.later))
         classes = tuple(_bare(part) for part in level.classes)
         level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns)
-    return _rounded(level)
+    return rounded(level)
 
 
 def _bare(part: Any) -> Any:
@@ -377,20 +375,3 @@ def _measured(level: Level, header: records.Header) -> Measured:
         tokens_per_s_ci95=level.throughput.output_tokens_per_s_ci95,
         verdicts=frozenset(verdict.verdict for verdict in level.verdicts),
     )
-
-
-def _rounded(result: Result) -> Result:
-    """The struct, with its numbers as they are shown."""
-    return msgspec.convert(_digits(msgspec.to_builtins(result)), type(result))
-
-
-def _digits(value: Any) -> Any:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{value} is no result")
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _digits(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_digits(item) for item in value]
-    return value

@@ -30,6 +30,7 @@ for name, text in {
     "check": "One probe: address, model, what the server accepts, how it counts tokens.",
     "plan": "Print the requests that a run would send, as JSON lines.",
     "report": "Summary, table and plots again from a recorded run.",
+    "compare": "Recorded runs side by side, with intervals.",
     "sim": "Serve the simulated engine.",
 }.items():
     app.command(f"loadgen.cli.{name}:{name}", name=name, help=text)
