@@ -37,7 +37,7 @@ CLOSE = 1.05  # the ends of a narrow bracket
 REPLICATES = 3
 FAR = math.log(2)  # a larger margin says no more about where it crosses zero
 INSIDE = 0.25  # of a bracket, in logs: as near to an end as a probe may go
-ENOUGH = 2.0
+ENOUGH = 4.0  # times the fewest values that can pass
 A_SLOT = 10  # requests
 
 
