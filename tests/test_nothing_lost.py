@@ -22,7 +22,20 @@ __all__ = ["little_trust"]
 
 LOADGEN = (sys.executable, "-m", "loadgen.cli.app")
 SLOTS = 4
-LOAD = ["--concurrency", f"2,{SLOTS}", "--requests", "100000", "--duration", "60s", "--input", "32", "--output", "4"]
+LOAD = [
+    "--concurrency",
+    f"2,{SLOTS}",
+    "--requests",
+    "100000",
+    "--duration",
+    "60s",
+    "--input",
+    "32",
+    "--output",
+    "4",
+    "--metrics",
+    "none",
+]
 MIB = 1024  # KiB
 GROWTH_KIB = 4 * MIB  # 4,500 requests would need but 1 KB each, 19,800 tokens 200 bytes each, to be noticed
 

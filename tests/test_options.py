@@ -49,8 +49,10 @@ def test_every_flag_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
             concurrency="3,5", max_rps="2/s", input="100", output="uniform:5..9", seed=7, tokenizer=Path("t.json"),
             model="m", api="completions", body='{"temperature": 0}', header=("X-A: 1", "X-B: 2"), api_key_env="MY_KEY",
             timeout="first=1s,connect=2s", ca_file=Path("ca.pem"), insecure=True, transport="httpx", out=Path("o"),
+            metrics=("localhost:9090",),
         ),
     )  # fmt: skip
+    assert chosen.metrics == ("localhost:9090",)
     assert (chosen.concurrency, chosen.max_rps, chosen.seed, chosen.tokenizer) == ((3, 5), 2.0, 7, Path("t.json"))
     assert (str(chosen.workload.classes[0].input), str(chosen.workload.classes[0].output)) == ("100", "uniform:5..9")
     assert (chosen.model, chosen.api, chosen.extra, chosen.out) == ("m", "completions", {"temperature": 0}, Path("o"))
@@ -81,6 +83,8 @@ def test_every_flag_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"body": "["}, "--body is not JSON"),
         ({"timeout": "all=1s"}, "--timeout"),
         ({"header": ("CANARY",)}, "--header expects 'Name: value'"),
+        ({"metrics": ("none", "localhost:9090")}, "--metrics none stands alone"),
+        ({"metrics": ("ftp://u:CANARY@x",)}, "--metrics: expected http(s)://host[:port][/path] of a Prometheus page"),
         ({"api_key_env": "sk-CANARY"}, "--api-key-env expects the name of an environment variable, not the key"),
     ],
 )
@@ -103,6 +107,7 @@ def test_what_is_recorded_is_every_flag_without_its_secrets() -> None:
             header=("X-Team: blue", "Authorization: Bearer CANARY", "x-api-key: CANARY"),
             body=json.dumps(body),
             out=Path("some/where"),
+            metrics=("http://me:CANARY@here:9090/metrics?key=CANARY",),
         )
     )
     assert set(kept) == {field.name for field in fields(Options)}
@@ -110,6 +115,7 @@ def test_what_is_recorded_is_every_flag_without_its_secrets() -> None:
     assert kept["header"] == ["X-Team: blue", "Authorization: ***", "x-api-key: ***"]
     assert kept["body"] == {"user": "me", "api_key": "***", "extra": [{"token": "***", "deep": {"secret": "***"}}]}
     assert kept["out"] == "some/where"
+    assert "here:9090/metrics" in kept["metrics"][0]
     assert kept["insecure"] is False
 
 

@@ -69,6 +69,7 @@ def chosen(url: str, **flags: Any) -> Settings:
         "input": "uniform:20..60",
         "output": "4",
         "out": Path("out"),
+        "metrics": ("none",),
     }
     return settings(url, Options(**(usual | flags)))
 
@@ -133,6 +134,18 @@ async def test_the_header_says_what_was_asked_and_found() -> None:
     assert header["options"]["requests"] == 6
     assert header["host"]["cores"] >= 1
     assert header["target"].startswith("http://127.0.0.1:")
+
+
+@on_uvloop
+async def test_what_the_server_says_of_itself_is_sampled_around_each_level() -> None:
+    page = "vllm:num_requests_running 3\nvllm:generation_tokens_total 24\n"
+    outcome = await run_against(Api(answers={"/metrics": answer(page)}), metrics=(), concurrency="1,3")
+    about, *samples = lines(outcome.directory, "server.jsonl")
+    assert about["url"].endswith("/metrics")
+    told = [one for one in samples if "running" in one]
+    assert len(told) >= 5  # at the start, and before and after each level
+    assert {one["running"] for one in told} == {3}
+    assert all(row["ended_by"] == "requests" for row in lines(outcome.directory, "levels.jsonl"))
 
 
 @on_uvloop

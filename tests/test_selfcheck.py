@@ -62,7 +62,7 @@ def measured(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dic
         """Exit code and the one level of the summary."""
         flags = ["--concurrency", str(SLOTS), "--duration", f"{level_s}s", "--input", "32", "--output", str(TOKENS)]
         with listening_in_a_thread(Paced()) as server:
-            code = execute(["run", server.url(), *flags, "--json", "--quiet"])
+            code = execute(["run", server.url(), *flags, "--json", "--quiet", "--metrics", "none"])
         (level,) = json.loads(capsys.readouterr().out)["levels"]
         return code, level
 

@@ -77,6 +77,14 @@ class Options(LoadOptions):
         Path | None,
         flag(_RESULT, "The run directory, never overwritten. Default: runs/<time>-<model>-<workload>."),
     ] = None
+    metrics: Annotated[
+        tuple[str, ...],
+        flag(
+            _RESULT,
+            "Where the server's Prometheus page is; may be repeated, for several servers behind one address. none: do "
+            "not ask. Default: /metrics at the target's host.",
+        ),
+    ] = ()
     json: Annotated[bool, flag(_RESULT, "Print the summary as JSON on standard output.")] = False
     quiet: Annotated[bool, flag(_RESULT, "No progress on standard error.")] = False
     config: Annotated[Path | None, flag(_RESULT, "A TOML file with any of these flags, by the same names.")] = None
@@ -126,6 +134,7 @@ def settings(target: str, options: Options, asked: dict[str, Any] | None = None)
         workers=options.workers,
         seed=options.seed,
         slo=_terms("--slo", options.slo),
+        metrics=_metrics(options),
         out=options.out,
         options=recorded(options),
     )
@@ -150,6 +159,22 @@ def _workload(options: Options, trace: "Trace | None") -> "Workload":
     return msgspec.structs.replace(chosen, classes=tuple(classes))
 
 
+def _metrics(options: Options) -> tuple[str, ...]:
+    if "none" in options.metrics and len(options.metrics) > 1:
+        raise ValueError("--metrics none stands alone: it says that no page is to be asked")
+    return options.metrics
+
+
+def _page(text: str) -> str:
+    """What may be shown of it. Raises ValueError, which does not repeat it."""
+    from loadgen.endpoint import parse_target
+
+    try:
+        return text if text == "none" else parse_target(text).label
+    except ValueError:
+        raise ValueError("--metrics: expected http(s)://host[:port][/path] of a Prometheus page, or none") from None
+
+
 def _terms(where: str, texts: tuple[str, ...]) -> tuple[str, ...]:
     """SLO terms and presets as the terms that run.json keeps."""
     from analysis import slo
@@ -170,6 +195,8 @@ def recorded(options: Options) -> dict[str, Any]:
             kept[name] = [f"{key}: {'***' if names_a_secret(key) else text}" for key, text in pairs]
         elif name == "body" and value is not None:
             kept[name] = _without_secrets(values.body(value))
+        elif name == "metrics":
+            kept[name] = list(map(_page, value))
         else:
             kept[name] = str(value) if isinstance(value, Path) else value
     return kept
