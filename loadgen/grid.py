@@ -16,7 +16,8 @@ _ENV = "env:"
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 # {"json": {n}} has one placeholder, and {{n}} none: templates of other programs are left alone.
 _PLACEHOLDER = re.compile(rf"(?<!{{){{({_NAME})}}")
-_FLAG = re.compile(r"""(?<![\w-])(--?\w[\w.-]*(?:\s+|=)|\w+=)(?!-)("[^"]*"|'[^']*'|[^\s'"]+)""")
+# The value is looked at and not taken: it can be a command itself, that of bash -c.
+_FLAG = re.compile(r"""(?<![\w-])(--?\w[\w.-]*(?:\s+|=)|\w+=)(?!-)(?=("[^"]*"|'[^']*'|[^\s'"]+))""")
 HIDDEN = "***"
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 NOT_STARTED = 127  # the exit code, as that of a shell
 _REST_S = 5.0  # for what the command has left
-_STEP_S = 0.05
+_STEP_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -193,7 +193,7 @@ def _begin(plan: Plan, settings: Settings, directory: Path) -> Tune:
         settings=shown,
         blocks=plan.blocks,
         seed=settings.seed,
-        options=msgspec.to_builtins(options),
+        options=msgspec.json.decode(msgspec.json.encode(options)),  # as they come back
     )
     if not directory.exists():
         directory.mkdir(parents=True)
