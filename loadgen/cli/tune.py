@@ -71,8 +71,11 @@ def tune(target: str | None = None, /, options: TuneOptions = _DEFAULT) -> int:
     chosen, plan = _asked(target, options)
     directory = options.out or _default_out()
     finished = _measure(plan, chosen, options, directory)
-    code = _show(directory, options)
-    return code if finished else 130
+    if not finished:
+        with contextlib.suppress(ValueError):  # there may be nothing to compare yet
+            _show(directory, options)
+        return 130
+    return _show(directory, options)
 
 
 def _asked(target: str | None, options: TuneOptions) -> "tuple[Settings, Plan]":
