@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.record import names_a_secret
+from loadgen.record import Secrets, names_a_secret
 
 _ENV = "env:"
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
@@ -87,6 +87,12 @@ def secrets_of_command(command: str) -> list[str]:
     """Values of flags and variables whose names are those of secrets: `--api-key X`, `KEY=X`."""
     found = ((name.rstrip("= \t\n").lstrip("-"), value) for name, value in _FLAG.findall(command))
     return [value.strip("'\"") for name, value in found if names_a_secret(name)]
+
+
+def renamed(setting: Setting, launch: str) -> Setting:
+    """Its name without what the command takes for a secret, such as {K} in `--api-key {K}`."""
+    secrets = Secrets([*setting.secrets, *secrets_of_command(filled(launch, setting))])
+    return msgspec.structs.replace(setting, name=secrets.hide(setting.name))
 
 
 def words(launch: str, setting: Setting) -> list[str]:

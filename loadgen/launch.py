@@ -48,10 +48,7 @@ async def serving(
     Raises Occupied; ValueError, one line, where it does not get ready; CancelledError on an interrupt before and after
     the context. A server that is being stopped then ends without us.
     """
-    if await _listens(target):
-        raise Occupied(
-            f"something answers at {target.label} already, and would be measured instead: end it, or say another target"
-        )
+    await check_free(target)
     process = _start(command, environment, log, patience_s)
     ended = asyncio.create_task(_ended(process))
     try:
@@ -66,6 +63,14 @@ async def serving(
                 await _gone(target, ended, patience_s)
         finally:
             ended.cancel()
+
+
+async def check_free(target: Target) -> None:
+    """Raises Occupied."""
+    if await _listens(target):
+        raise Occupied(
+            f"something answers at {target.label} already, and would be measured instead: end it, or say another target"
+        )
 
 
 @contextlib.contextmanager

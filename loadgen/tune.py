@@ -83,6 +83,9 @@ async def tune(plan: Plan, settings: Settings, directory: Path, watch: Watch) ->
     Raises ValueError where the directory is another tune's, nothing can be measured in the first block, or (Occupied)
     something else answers at the target; CancelledError on an interrupt outside a load or a second one in it.
     """
+    if plan.launch is not None:  # before a directory is made
+        for target in {filled(plan.target, one) for one in plan.settings}:
+            await launch.check_free(parse_target(target))
     kept = _begin(plan, settings, directory)
     missing = list(remaining(plan, settings.seed, kept.runs))
     for place, planned in enumerate(missing):

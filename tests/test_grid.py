@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.grid import Setting, check, filled, port_of, secrets_of_command, settings, words
+from loadgen.grid import Setting, check, filled, port_of, renamed, secrets_of_command, settings, words
 
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 VALUES = st.text("aZ0,-=.:/{}é", max_size=8)
@@ -137,3 +137,9 @@ def test_a_secret_value_shows_nowhere() -> None:
     with pytest.raises(ValueError, match=r"^--set HF TOKEN: expected") as refused:
         settings(["HF TOKEN=hf_hush"], paired=False)
     assert "hf_hush" not in str(refused.value)
+
+
+def test_a_value_that_a_secret_flag_takes_shows_in_no_name() -> None:
+    (one,) = settings(["k=hush-hush"], paired=False)
+    assert renamed(one, "serve --api-key {k}").name == "k=***"
+    assert renamed(one, "serve --max {k}") == one

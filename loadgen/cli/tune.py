@@ -91,6 +91,8 @@ def _asked(target: str | None, options: TuneOptions) -> "tuple[Settings, Plan]":
     chosen = grid.settings(options.set, paired=options.paired)
     grid.check([text for text in (options.launch, target) if text is not None], chosen)
     target = _simulated(target, chosen) if options.launch is None else _served(options.launch, target, chosen)
+    if options.launch is not None:
+        chosen = tuple(grid.renamed(one, options.launch) for one in chosen)
     plain = Options(**{one.name: getattr(options, one.name) for one in fields(Options)})  # --launch can have secrets
     ready_s = values.named("--ready-timeout", values.duration_s, options.ready_timeout)
     plan = Plan(launch=options.launch, target=target, settings=chosen, blocks=options.repeats, ready_s=ready_s)

@@ -17,6 +17,7 @@ from tests.engine.conftest import FLAGS, free_port, install
 
 SETTINGS = ("2", "8", "0")  # vLLM refuses the last
 BLOCKS = 2
+TIMEOUT_S = 850.0  # of all starts and loads
 LOAD = ["--concurrency", "8", "--requests", "64", "--input", "64", "--output", "32"]
 
 
@@ -67,7 +68,7 @@ class Tuned:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     folder = tmp_path_factory.mktemp("tune")
     process = tune(folder, "--set", f"max_num_seqs={','.join(SETTINGS)}", "--repeats", str(BLOCKS), *LOAD)
-    _, said = process.communicate(timeout=850)
+    _, said = process.communicate(timeout=TIMEOUT_S)
     assert (folder / "out/tune.json").exists(), said[-4000:]
     return Tuned(folder)
 
