@@ -100,7 +100,8 @@ async def tune(plan: Plan, settings: Settings, directory: Path, watch: Watch) ->
         watch.on_end(ended, log_end)
         first = [one for one in kept.runs if one.block == 0]
         if len(first) == len(plan.settings) and all(one.directory is None for one in first):
-            raise ValueError(f"no setting could be measured; the last one: {ended.error} ({directory}/block-0/*.log)")
+            logs = "" if ended.log is None else f" ({directory}/block-0/*.log)"
+            raise ValueError(f"no setting could be measured; the last one: {ended.error}{logs}")
     return True
 
 

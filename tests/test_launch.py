@@ -16,7 +16,7 @@ from loadgen.launch import Ended, Occupied, answers, end_of, hide_in, how, servi
 from loadgen.record import Secrets
 from tests.fakes_api import Api, answer, listening, on_uvloop
 from tests.fakes_tls import little_trust
-from tests.test_supervisor import alive
+from tests.test_supervisor import alive, wait_until
 
 __all__ = ["little_trust"]
 
@@ -188,6 +188,18 @@ async def test_an_interrupt_while_it_starts_stops_it(number: signal.Signals) -> 
         async with served(a_server(port, statuses="{'/health': 503}", after=after), port):
             pytest.fail("it is not ready")
     assert [alive(pid) for pid in pids()] == [False, False]
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running")
+@on_uvloop
+async def test_an_interrupt_while_it_is_stopped_leaves_the_rest_to_its_supervisor() -> None:
+    port = free_port()
+    command = a_server(port, first="import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    with pytest.raises(asyncio.CancelledError):
+        async with served(command, port, patience_s=1):
+            asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)
+    assert alive(pids()[0])
+    assert wait_until(lambda: not any(map(alive, pids())))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from loadgen.cli.load import flag
-from loadgen.cli.options import Options, settings
+from loadgen.cli.options import _RESULT, Options, settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +51,11 @@ class TuneOptions(Options):
         int, flag(_SETTINGS, "Blocks: in each, every setting once, in a new order, with a new seed. Default: 3.")
     ] = 3
     ready_timeout: Annotated[str, flag(_SETTINGS, "How long a server may take to start. Default: 10m.")] = "10m"
+    out: Annotated[
+        Path | None,
+        flag(_RESULT, "The directory; one of an earlier call is gone on with. Default: runs/<time>-tune."),
+    ] = None
+    json: Annotated[bool, flag(_RESULT, "Print the comparison as JSON on standard output.")] = False
 
 
 _DEFAULT = TuneOptions()
