@@ -197,6 +197,26 @@ async def test_what_cannot_be_measured_is_a_result() -> None:
         assert Path("out", run["log"]).stat().st_size
 
 
+@on_uvloop
+async def test_a_server_that_died_is_noticed_also_after_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every request fails at once, the load ends before the server's children have."""
+
+    async def play(settings: Settings, __: Watcher) -> Outcome:
+        Path("die").touch()
+        for _ in range(1000):
+            try:
+                socket.create_connection(("127.0.0.1", int(settings.target.rpartition(":")[2]))).close()
+            except OSError:
+                break
+            await asyncio.sleep(0.002)
+        assert settings.out is not None
+        return Outcome(settings.out, False)
+
+    monkeypatch.setattr("loadgen.tune.run", play)
+    with pytest.raises(ValueError, match=r"the last one: the server ended with exit code 9 during the load"):
+        await done(launched("mode=dying"))
+
+
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Runs that take no time; the seeds and targets of those so far. The one with 0 cannot be measured."""
