@@ -17,10 +17,8 @@ Intervals are those of Clopper and Pearson with real arguments (Korn and Graubar
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 from scipy import special
 
@@ -40,51 +38,6 @@ FEW = 10  # independent values above a limit
 OFTEN = 5  # times as often
 ALIKE = 0.1  # correlation of next neighbours
 _AT_ONCE = 1 << 17  # values that fit a processor's cache
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of a sample that exceeds a limit, with its two-sided interval. `n_eff` is n / design effect."""
-
-    n: int
-    exceed: float
-    low: float
-    high: float
-    design_effect: float
-    n_eff: float
-
-
-def share(
-    exceeds: Bools,
-    times_us: Floats,
-    start_us: float,
-    end_us: float,
-    *,
-    alpha: float = ALPHA,
-    values: Floats | None = None,
-    quantile: float | None = None,
-) -> Share:
-    """The share of `exceeds`, one for each value; a value belongs to the block of its time, or to the nearest one.
-
-    Few that exceed tell little of their dependence, none nothing. Where fewer than 10 independent ones do, the design
-    effect is at least that of the sample's own `quantile`, the one in question, if `values` are given too (NaN: over).
-    Two-sided: for a one-sided bound at 5 % give alpha 0.1. Raises ValueError for an empty sample.
-    """
-    return share_in(exceeds, places(times_us, start_us, end_us), alpha=alpha, values=values, quantile=quantile)
-
-
-def share_in(
-    exceeds: Bools, where: Places, *, alpha: float = ALPHA, values: Floats | None = None, quantile: float | None = None
-) -> Share:
-    """As `share`, with the block of each value from `places`: for several limits on one sample."""
-    n, k = len(exceeds), int(np.count_nonzero(exceeds))
-    if not n:
-        raise ValueError("an empty sample has no share")
-    effect = design_effect(exceeds, where)
-    if values is not None and quantile is not None and k / effect < FEW:
-        known = np.where(np.isnan(values), np.inf, values)
-        effect = max(effect, effect_at(known, where, quantile, partial(np.quantile, known, method="lower")))
-    low, high = interval(k / effect, n / effect, alpha)
-    return Share(n=n, exceed=k / n, low=low, high=high, design_effect=effect, n_eff=n / effect)
 
 
 def places(times_us: Floats, start_us: float, end_us: float) -> Places:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis import metrics, quantiles
+from analysis import metrics, quantiles, window
 from analysis.evidence import Finding, percent
 
 if TYPE_CHECKING:
@@ -129,12 +129,15 @@ def _cap(evidence: Evidence) -> str:
 
 
 def over_saturated(evidence: Evidence) -> Finding | None:
-    """In flight still growing, in the second half of an open-loop window, by more than chance.
+    """The run stopped the level for it; or in flight still growing, in the second half of its window, beyond chance.
 
     Simulated (exponential service on 1 to 128 slots, 30 and 60 s): at 0.8 of the capacity it accuses in 0 to 3 % of the
     levels, at 0.95 in up to 15 % (1 slot), at 1.2 in 66 % and more where a request takes under a tenth of the level.
     """
-    flow = evidence.flow
+    ended, flow = evidence.ended, evidence.flow
+    if ended is not None and ended.ended_by == "over-saturated":
+        message = f"{_stopped(evidence, ended)}: the server cannot keep this rate; lower it"
+        return Finding("over-saturated", "error", message)
     if flow is None or not evidence.steady_schedule:
         return None
     growth = flow.late_starts - flow.late_ended
@@ -145,6 +148,24 @@ def over_saturated(evidence: Evidence) -> Finding | None:
         "cannot keep this rate, or has not settled yet, so latencies grow with the length of the run"
     )
     return Finding("over-saturated", "error", f"{message}; lower the rate, or measure longer")
+
+
+def _stopped(evidence: Evidence, ended: Ended) -> str:
+    """When, and how far it had grown. Who waited for a cap and was never sent has no row."""
+    requests = evidence.requests
+    starts_us = requests.sent_us[~np.isnan(requests.sent_us)]
+    if not len(starts_us):
+        return "the level was stopped, since what was in flight grew without end"
+    took_us = float(starts_us.max()) - ended.start_us
+    half, last = (
+        int(((requests.due_us <= at_us) & (window.ended_us(requests) > at_us)).sum())
+        for at_us in (ended.start_us + took_us / 2, ended.start_us + took_us)
+    )
+    waiting = " or waiting" if ended.dropped else ""
+    return (
+        f"the level was stopped after {took_us / 1e6:.3g} s: {last + (ended.dropped or 0)} requests were in flight"
+        f"{waiting}, {half} at half that time, and growing"
+    )
 
 
 def little(evidence: Evidence) -> Finding | None:

@@ -13,7 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from analysis.records import Ended, Requests
 
-UNFINISHED = ("interrupt", "errors")  # a level so ended leaves the rest of its schedule out, which is no fault of pace
+# A level so ended leaves the rest of its schedule out, which is no fault of pace.
+UNFINISHED = ("interrupt", "errors", "over-saturated")
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,7 +165,7 @@ def _label(
 ) -> None:
     """Writes each label near its point, on the first free place: clear of other labels, markers, lines and the edge.
 
-    `boxes` are taken: centre and half the size of each, in pixels.
+    Of points with the same label, one is named. `boxes` are taken: centre and half the size of each, in pixels.
     """
     marks = [axes.transData.transform(np.column_stack((x, line))) for line in lines]
     marks = [line[~np.isnan(line).any(axis=1)] for line in marks]
@@ -173,10 +173,11 @@ def _label(
     ink = np.concatenate([*marks, *taken])
     frame = axes.get_window_extent()
     low, high = np.asarray(frame.min), np.asarray(frame.max) + LABEL_PT
-    taken_boxes = list(boxes)
+    taken_boxes, named = list(boxes), set[str]()
     for label, point, near in zip(labels, zip(x, y, strict=True), nears, strict=True):
-        if np.isnan(point).any():
+        if np.isnan(point).any() or label in named:
             continue
+        named.add(label)
         at = np.asarray(axes.transData.transform(point))
         half = np.array((0.33 * LABEL_PT * len(label) + 2, 0.45 * LABEL_PT + 1))
         places = [

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from analysis import metrics, prompts, records, window
+from analysis import decision, metrics, prompts, records, window
 from analysis.quantiles import Distribution, distribution
-from analysis.verdicts import NOTHING, Goodput, Verdict
+from analysis.verdicts import NOTHING, Goodput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens
     phases: Phases | None
     goodput: Goodput | None = None
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[decision.Verdict, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,9 +121,9 @@ def _limits(run: Summary, metric: Literal["ttft_ms", "itl_ms"]) -> list[Limit]:
 
 
 def _points(levels: Sequence[Level], metric: Literal["ttft_ms", "itl_ms"]) -> list[Point]:
-    """The levels that have a place in this panel."""
+    """The levels that have a place in this panel, by rising load, whatever the order in which they were measured."""
     points = []
-    for level in levels:
+    for level in sorted(levels, key=lambda level: asked(level) or 0.0):
         spread, x = getattr(level, metric), _place(level)
         if x is not None and (spread.p50 is not None or spread.p99 is not None or over_saturated(level)):
             p50, p99 = (np.nan if value is None else value for value in (spread.p50, spread.p99))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #   rows      class, item, group, shared_tokens, turn, session, left    mixes, data sets, conversations, leaving users
 #   levels    due, dropped, waited_max, ended_by "schedule"             the open loop
 #   header    arrivals, workload.classes, levels[].speed                laws of arrival, mixes, traces
+#             seeks, bounds                                             runs that decide on their levels
 FORMAT = 1
 
 Floats = npt.NDArray[np.float64]
@@ -78,6 +79,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     server: dict[str, Any] = {}
     options: dict[str, Any] = {}
     levels: tuple[Planned, ...] = ()
+    seeks: Literal["verdict", "concurrency", "rate"] | None = None  # levels were decided as the run went on
+    bounds: tuple[float, float] | None = None  # of the loads that a search may come to
     salt: str | None = None
 
     def planned(self, level: int) -> Planned:

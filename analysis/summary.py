@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from analysis import blocks, metrics, parts, quantiles, records, steady, validity, verdicts, window
+from analysis import blocks, decision, metrics, parts, quantiles, records, steady, validity, verdicts, window
+from analysis.answer import SERVERS_OWN, Answer, Trial, answer
 from analysis.client_findings import cpu_share
 from analysis.curve import GAIN, Curve, Measured, curve
 from analysis.evidence import Evidence, Finding, changing
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from analysis.records import Floats, Requests, Run
 
 DIGITS = 6
+Result = TypeVar("Result", bound=msgspec.Struct)
 
 
 class Achieved(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +89,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     phases: parts.Phases | None
     classes: tuple[parts.Part, ...]
     turns: parts.Turns | None
-    verdicts: tuple[verdicts.Verdict, ...]
+    verdicts: tuple[decision.Verdict, ...]
     client: Client
     server: None = None
     floors: None = None
@@ -117,6 +119,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     server: dict[str, Any]
     options: dict[str, Any]
     phases: RunPhases | None
+    seeks: Literal["verdict", "concurrency", "rate"] | None
+    answer: Answer | None
     curve: Curve
     levels: tuple[Level, ...]
 
@@ -124,21 +128,60 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(directory: Path) -> Summary:
     """The run in `directory`. Raises ValueError where it cannot be read (see `records.read`)."""
     run = records.read(directory)
-    levels = [summarize_level(run, level) for level in sorted(run.requests | run.ended)]
+    pairs = [_level(run, level) for level in sorted(run.requests | run.ended)]
+    levels = [level for level, _ in pairs]
     if run.cut_rows and levels:
         cut = Finding("cut-row", "info", "the last row of requests.jsonl was cut by a crash and is left out")
         levels[-1] = msgspec.structs.replace(levels[-1], findings=(*levels[-1].findings, cut))
     facts = {name: getattr(run.header, name) for name in Summary.__struct_fields__ if name not in _MADE}
+    said = None if run.header.seeks is None else answer(run.header, _trials(run, pairs))
     whole = curve([_measured(level, run.header) for level in levels])
-    rounded = msgspec.convert(_rounded(msgspec.to_builtins(whole)), Curve)
-    return Summary(**facts, phases=_lightest(levels), curve=rounded, levels=tuple(levels))
+    if said is not None:  # levels at one load say more together
+        whole = msgspec.structs.replace(whole, holds=said.holds, fails=said.fails)
+    return Summary(
+        **facts,
+        phases=_lightest(levels),
+        answer=None if said is None else _rounded(said),
+        curve=_rounded(whole),
+        levels=tuple(levels),
+    )
 
 
-_MADE = ("phases", "curve", "levels")
+_MADE = ("phases", "answer", "curve", "levels")
+
+
+def trials(run: Run) -> list[Trial]:
+    """What the levels of `run` say that have come to an end, in their order, to one that decides on its levels."""
+    return _trials(run, [_level(run, level) for level in sorted(run.requests)])
+
+
+def _trials(run: Run, pairs: Sequence[tuple[Level, verdicts.Held]]) -> list[Trial]:
+    found = []
+    for level, held in pairs:
+        ended, load = run.ended.get(level.level), asked(level)
+        if ended is None or ended.ended_by == "interrupt" or load is None:
+            continue
+        kept_up = ended.ended_by != "over-saturated"
+        why_not = _why_not(level, kept_up=kept_up)
+        found.append(Trial(level=level.level, load=load, held=held, kept_up=kept_up, why_not=why_not))
+    return found
+
+
+def _why_not(level: Level, *, kept_up: bool) -> str | None:
+    """The finding that makes it useless for an answer; None where what is wrong is the server's own doing."""
+    silent = kept_up and not level.requests.ok
+    for finding in level.findings:
+        if finding.severity == "error" and (silent or finding.code not in SERVERS_OWN):
+            return f"{finding.code}: {finding.message}"
+    return None
 
 
 def summarize_level(run: Run, level: int) -> Level:
     """One level of a run. While the run goes on, `records.read(directory, only=level)` reads enough for it."""
+    return _level(run, level)[0]
+
+
+def _level(run: Run, level: int) -> tuple[Level, verdicts.Held]:
     header, planned, ended = run.header, run.header.planned(level), run.ended.get(level)
     requests = run.requests.get(level, records.NO_REQUESTS)
     tokens = metrics.event_tokens(requests)
@@ -152,11 +195,12 @@ def summarize_level(run: Run, level: int) -> Level:
         whole=whole,
     )  # fmt: skip
     found = validity.findings(evidence)
-    stated = verdicts.of_level(header, requests, tokens, held)
+    judged = verdicts.Held(requests=requests, tokens=tokens, steady=held)
+    stated = verdicts.of_levels(header, [judged])
     valid = validity.validity(found)
     if valid == "INVALID":
         stated = {name: verdicts.withheld(statement) for name, statement in stated.items()}
-    return _shown(
+    made = _shown(
         Level(
             level=level,
             concurrency=planned.concurrency,
@@ -179,6 +223,7 @@ def summarize_level(run: Run, level: int) -> Level:
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
+    return made, judged
 
 
 def _settled(
@@ -204,7 +249,12 @@ def dumps(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """4 where a level is INVALID or there is none; 1 where a verdict is FAIL, 3 where one is UNDECIDED; else 0."""
+    """4 where a level is INVALID or there is none; 1 where a verdict is FAIL, 3 where one is UNDECIDED; else 0.
+
+    Where there is an answer, of that alone.
+    """
+    if summary.answer is not None:
+        return {"PASS": 0, "FAIL": 1, "UNDECIDED": 3, "INVALID": 4}[summary.answer.verdict]
     if not summary.levels or any(level.validity == "INVALID" for level in summary.levels):
         return 4
     stated = [statement for level in summary.levels for _, statement in statements(level)]
@@ -298,7 +348,7 @@ def _shown(level: Level) -> Level:
         turns = level.turns and parts.Turns(first=_bare(level.turns.first), later=_bare(level.turns.later))
         classes = tuple(_bare(part) for part in level.classes)
         level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns)
-    return msgspec.convert(_rounded(msgspec.to_builtins(level)), Level)
+    return _rounded(level)
 
 
 def _bare(part: Any) -> Any:
@@ -327,13 +377,18 @@ def _measured(level: Level, header: records.Header) -> Measured:
     )
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(result: Result) -> Result:
+    """The struct, with its numbers as they are shown."""
+    return msgspec.convert(_digits(msgspec.to_builtins(result)), type(result))
+
+
+def _digits(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} is no result")
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: _digits(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
+        return [_digits(item) for item in value]
     return value

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from analysis.decision import Verdict
     from analysis.evidence import Finding
     from analysis.parts import Counts, Part, Phases
     from analysis.quantiles import Distribution
     from analysis.summary import Level, Summary
-    from analysis.verdicts import Verdict
 
 UNKNOWN = "\N{EN DASH}"
 INTERVAL = 0.05  # of a p99, up to which the table is silent about it
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
-_VERDICT_STYLES = {"PASS": "green", "FAIL": "bold red", "UNDECIDED": "yellow"}
+VERDICT_STYLES = {"PASS": "green", "FAIL": "bold red", "UNDECIDED": "yellow", "INVALID": "bold red"}
 # Control, format (bidirectional overrides too), surrogate, private; line and paragraph separators.
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -124,20 +124,20 @@ def _verdicts(run: Summary) -> Table:
                     load,
                     safe(f"{of}{one.term}"),
                     word,
-                    *_observed(one),
+                    *observed(one),
                     UNKNOWN if one.n_eff is None else str(one.n_eff),
                 )
-                table.add_row(*map(Text, cells), style=_STYLES["error"] if invalid else _VERDICT_STYLES[one.verdict])
+                table.add_row(*map(Text, cells), style=_STYLES["error"] if invalid else VERDICT_STYLES[one.verdict])
                 load = ""
             if statement.goodput is not None:
                 rate, share = statement.goodput.requests_per_s, statement.goodput.share
-                missed = UNKNOWN if share is None else _percent(1 - share)
+                missed = UNKNOWN if share is None else percent(1 - share)
                 table.add_row(*map(Text, (load, safe(f"{of}goodput"), "", f"{number(rate)} req/s", missed)))
                 load = ""
     return table
 
 
-def _observed(one: Verdict) -> tuple[str, str]:
+def observed(one: Verdict) -> tuple[str, str]:
     """What was observed, and the share over the limit with its interval; of throughput the interval of the rate."""
     if one.observed_per_s is not None:
         low, high = one.per_s_ci
@@ -146,10 +146,10 @@ def _observed(one: Verdict) -> tuple[str, str]:
     if one.exceed is None or low is None or high is None:
         return UNKNOWN, UNKNOWN
     observed = UNKNOWN if one.observed_ms is None else f"{number(one.observed_ms)} ms"
-    return observed, f"{_percent(one.exceed)} ({_percent(low)} to {_percent(high)})"
+    return observed, f"{percent(one.exceed)} ({percent(low)} to {percent(high)})"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * share:.2g}" if share < 0.0995 else f"{100 * share:.0f}"
 
 

@@ -1,5 +1,7 @@
 """How far a level has come: when it ends, and which requests of it are warm-up."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from loadgen.record import EndedBy, LevelPlan, Phase
@@ -45,10 +47,18 @@ DEFAULT_UNTIL = Until(duration_s=30.0, per_slot=10)
 class Course:
     """Of a closed loop with so many `slots`, or of an open loop at `rate_per_s`.
 
-    It is hopeless where each slot's requests have failed twice, or all of two seconds.
+    It is hopeless where each slot's requests have failed twice, or all of two seconds. `on_end` is told why it ends.
     """
 
-    def __init__(self, until: Until, *, slots: int = 0, rate_per_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        until: Until,
+        *,
+        slots: int = 0,
+        rate_per_s: float = 0.0,
+        on_end: Callable[[EndedBy], None] = lambda _: None,
+    ) -> None:
+        self._on_end = on_end
         self._until = until
         self._slots = slots
         self._hopeless = max(HOPELESS_FAILURES, 2 * slots, 2 * rate_per_s)
@@ -91,7 +101,9 @@ class Course:
             self.end("duration")
 
     def end(self, by: EndedBy) -> None:
-        self.ended_by = self.ended_by or by
+        if self.ended_by is None:
+            self.ended_by = by
+            self._on_end(by)
 
     def finished(self, ok: bool) -> None:
         """A request of the level has become a row."""

@@ -3,7 +3,8 @@
 Each who takes part is a task: a slot of the closed loop, a visitor of the open loop, who comes with a request and
 stays for the turns of its conversation.
 
-drain     what has started is allowed to end, since it belongs to the sample; after an interrupt only for DRAIN_S
+drain     what has started is allowed to end, since it belongs to the sample; only for DRAIN_S after an interrupt, and
+          where the server does not keep up with the rate
 """
 
 import asyncio
@@ -74,26 +75,25 @@ class Users:
             task.cancel()
 
     async def see_out(
-        self, course: Course, stop: asyncio.Event, drift: Drift, when_over: Callable[[], None] | None = None
+        self, course: Course, stop: asyncio.Event, drift: Drift, at_look: Callable[[], None] = lambda: None
     ) -> None:
-        """Wait for all to go, sampling the clocks. Once the level is over, only for the busy; after `stop`, no longer
-        than DRAIN_S. `when_over` is called at every look from then on.
+        """Wait for all to go, sampling the clocks and calling `at_look` each CLOCK_SAMPLE_S. Once the level is over,
+        only for the busy; after `stop`, or of an over-saturated level, no longer than DRAIN_S.
 
         Raises what one of them raised: a full disk, or a fault of ours. None is left, however it returns.
         """
-        stopped_ns: int | None = None
+        cut_ns: int | None = None
         try:
             while self._all and self._fault is None:
                 await self._look_up()
                 drift.sample()
                 course.look(mono_ns())
+                at_look()
                 if stop.is_set() or course.ended_by is not None:
                     self.send_idle_away()
-                    if when_over is not None:
-                        when_over()
-                if stop.is_set():
-                    stopped_ns = stopped_ns or mono_ns()
-                    if mono_ns() - stopped_ns > DRAIN_S * 1e9:
+                if stop.is_set() or course.ended_by == "over-saturated":
+                    cut_ns = cut_ns or mono_ns()
+                    if mono_ns() - cut_ns > DRAIN_S * 1e9:
                         return
         finally:
             await self._send_away()

@@ -19,14 +19,14 @@ from loadgen.levels import Moment
 from loadgen.open import open_loop
 from loadgen.pacing import Timetable, timetable, warmup_us
 from loadgen.preflight import Server
-from loadgen.record import LevelPlan, LevelRow, Phase, Row, Secrets
+from loadgen.record import EndedBy, LevelPlan, LevelRow, Phase, Row, Secrets
 from loadgen.room import room
 from loadgen.sending import Client, sender
 from loadgen.settings import Settings
 from loadgen.slices import Slices
 from workloads.plan import requests
 from workloads.request import Request
-from workloads.schedule import due_us
+from workloads.schedule import Law, due_us
 from workloads.traces import replay_us
 
 RunLevel = Callable[[asyncio.Event, Moment | None], Awaitable[LevelRow]]
@@ -49,7 +49,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load:
-    """`emit` gets each row, `flush` is called when some have been given; `places` are those of the cap."""
+    """`emit` gets each row, `flush` is called when some have been given; `places` are those of the cap; `on_end` is
+    told why a level ends where its Course ends it."""
 
     def __init__(
         self,
@@ -58,10 +59,12 @@ class Load:
         emit: Callable[[Row], None],
         flush: Callable[[], None],
         places: Places | None = None,
+        on_end: Callable[[EndedBy], None] = lambda _: None,
     ) -> None:
         settings, server = job.settings, job.server
         self._job = job
         self._places = places
+        self._on_end = on_end
         self._emit_row = emit
         self._slices = Slices(flush)
         self._course: Course | None = None
@@ -97,7 +100,9 @@ class Load:
         # With fewer slots than workers, only so many workers have a share.
         share = Share(job.share.worker, min(job.share.workers, slots))
         rate_per_s = job.settings.max_rps
-        self._course = Course(_share_of(until_of(plan, job.settings.until), share), slots=share.count(slots))
+        self._course = Course(
+            _share_of(until_of(plan, job.settings.until), share), slots=share.count(slots), on_end=self._on_end
+        )
         return functools.partial(
             closed_loop,
             plan,
@@ -119,7 +124,7 @@ class Load:
             requests=None if until.requests is None else measured, errors=_share_of(until, job.share).errors
         )
         rate_per_s = 0.0 if plan.rate_per_s is None else plan.rate_per_s
-        self._course = Course(counted, rate_per_s=rate_per_s / job.share.workers)
+        self._course = Course(counted, rate_per_s=rate_per_s / job.share.workers, on_end=self._on_end)
         return functools.partial(
             open_loop,
             plan,
@@ -129,6 +134,7 @@ class Load:
             self._course,
             room=room(),
             line=None if self._places is None else Line(self._places, job.share.worker),
+            dispersion=dispersion(job.settings.law),
             share=job.share,
         )
 
@@ -142,6 +148,11 @@ class Load:
 
     async def run_level(self, plan: LevelPlan, request_s: float, stop: asyncio.Event) -> LevelRow:
         return await self.prepare(plan, request_s)(stop, None)
+
+    def end(self, by: EndedBy) -> None:
+        """End the level that is running."""
+        if self._course is not None:
+            self._course.end(by)
 
     async def aclose(self) -> None:
         """What has ended becomes a row first, also when a second interrupt ends the run."""
@@ -226,6 +237,15 @@ def timetable_of(settings: Settings, plan: LevelPlan, request_s: float) -> Timet
         return timetable(itertools.chain(offsets_us, [end_us]), until, warmup_us=0)
     assert plan.rate_per_s is not None
     return timetable(offsets_us, until, warmup_us(request_s, until, plan.rate_per_s))
+
+
+def dispersion(law: Law | None) -> float | None:
+    """Variance over mean of the number of arrivals in a long time; None: their rate changes as planned."""
+    if law is None:
+        return None
+    if law.name == "gamma":
+        return law.parameters[0] ** 2
+    return {"poisson": 1.0, "constant": 0.0}.get(law.name)
 
 
 def _share_of(until: Until, share: Share) -> Until:

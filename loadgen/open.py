@@ -6,6 +6,7 @@ ahead     prompts and bodies are made before they are due, in slices between the
 warm-up   what is due within about one request of the start
 cap       who finds no place waits in line and keeps its due time; after the end the line is served on, but no longer
           than the level took if it was to end by time
+growth    where what is in flight, or waits for the cap, grows without end, the level ends early
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from loadgen.cap import Line
 from loadgen.clock import mono_ns, sleep_until
 from loadgen.course import WHOLE, Course, Share
 from loadgen.exchange import Sent
+from loadgen.growth import Growth
 from loadgen.levels import Moment, Prepare, Users, Watch, now
 from loadgen.pacing import Timetable
 from loadgen.record import LevelPlan, LevelRow, Phase
@@ -44,20 +46,25 @@ async def open_loop(
     start_ns: int,
     room: int,
     line: Line | None = None,
+    dispersion: float | None = None,
     share: Share = WHOLE,
     begin: Moment | None = None,
 ) -> LevelRow:
     """Run one level, or this process' share of it, to its end.
 
     `requests` are those of the share; `stop` interrupts; times in the row count from `start_ns` of the wall clock; due
-    times count from `begin`; `line` is the cap. Raises NoRoom where more than `room` would be in flight without one.
+    times count from `begin`; `line` is the cap; `dispersion` is that of a steady schedule, see Growth. Raises NoRoom
+    where more than `room` would be in flight without a cap.
     """
     begin = begin or now().later(_LEAD_NS)
-    level = _Open(timetable, requests, prepare, course, stop, begin=begin, share=share, room=room, line=line)
+    level = _Open(
+        timetable, requests, prepare, course, stop, begin=begin, share=share, room=room, line=line,
+        growth=Growth(dispersion),
+    )  # fmt: skip
     watch = Watch(plan, begin, start_ns)
     level.users.add(level.pace())
     try:
-        await level.users.see_out(course, stop, watch.drift, level.serve_line)
+        await level.users.see_out(course, stop, watch.drift, level.look)
     finally:
         if line is not None:
             line.close()
@@ -88,6 +95,7 @@ class _Open:
         share: Share,
         room: int,
         line: Line | None,
+        growth: Growth,
     ) -> None:
         self._timetable = timetable
         self._due_us = timetable.due_us[share.worker :: share.workers]
@@ -98,6 +106,7 @@ class _Open:
         self._begin = begin
         self._room = room
         self._line = line
+        self._growth = growth
         self._ready: deque[_Ready] = deque()
         self._made = 0
         self._rung = asyncio.Event()
@@ -190,22 +199,26 @@ class _Open:
 
     async def _in_turn(self, ready: _Ready, *, first: bool = False) -> Sent | None:
         """Send it as soon as there is a place; None where there was none until the end."""
-        if self._line is None:
-            self.sent += first
-            return await ready.send()
-        if not await self._line.enter(ready.due_ns):
-            return None
+        came = self._growth.came()
         try:
-            self.sent += first
-            return await ready.send()
+            if self._line is not None and not await self._line.enter(ready.due_ns):
+                return None
+            try:
+                self.sent += first
+                return await ready.send()
+            finally:
+                if self._line is not None:
+                    self._line.leave()
         finally:
-            self._line.leave()
+            self._growth.gone(came)
 
-    def serve_line(self) -> None:
-        """Whether it still is, once the level is over."""
+    def look(self) -> None:
+        """Once a second: end the level if it is over-saturated; once it is over, see if the line is still served."""
+        if not self._over_ns and self._growth.look():
+            self._course.end("over-saturated")
         if self._line is None:
             return
         took_ns = self._over_ns - self._begin.mono_ns
         too_long = self._course.ended_by == "duration" and mono_ns() - self._over_ns > took_ns
-        if self._stop.is_set() or self._course.ended_by == "errors" or too_long:
+        if self._stop.is_set() or self._course.ended_by in ("errors", "over-saturated") or too_long:
             self._line.close()

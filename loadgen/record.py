@@ -30,6 +30,7 @@ EndedBy = Literal[
     "schedule",  # the trace or the data set was used up
     "interrupt",
     "errors",
+    "over-saturated",  # the open loop alone: what was in flight grew without end
 ]
 Seeks = Literal["verdict", "concurrency", "rate"]  # of a load, or the largest one that holds
 Kind = Literal[
@@ -141,6 +142,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     salt: str
     slo: list[str]
     seeks: Seeks | None = None  # levels are decided as the run goes on
+    bounds: tuple[float, float] | None = None  # of the loads that it may come to
     clock: Literal["kernel", "user"]
     host: dict[str, Any]
     server: dict[str, Any]
@@ -218,7 +220,7 @@ class RunWriter:
             os.close(self._levels)
 
 
-_ASKED = ("target", "model", "api", "workload", "arrivals", "seed", "slo", "clock", "seeks")
+_ASKED = ("target", "model", "api", "workload", "arrivals", "seed", "slo", "clock", "seeks", "bounds")
 
 
 def _check_same(directory: Path, old: Header, new: Header) -> None:

@@ -41,7 +41,7 @@ _LIBRARIES = ("httpx", "httptools", "uvloop", "msgspec", "numpy")
 class Watcher(msgspec.Struct, frozen=True, kw_only=True):
     """Who is told of the course of a run. `after_level` says whether the run goes on."""
 
-    on_server: Callable[[Server], None]
+    on_begin: Callable[[Path, Server], None]  # the run directory, before the first level
     on_level: Callable[[LevelPlan], None]
     on_row: Callable[[Row], None]
     after_level: Callable[[Path, LevelRow], bool]
@@ -111,7 +111,7 @@ async def run(settings: Settings, watcher: Watcher, plans: Iterable[LevelPlan] |
             header = writer.header
             start_ns = ns_of(datetime.fromisoformat(header.started_at))
             job = Job(settings=settings, server=server, secrets=reached.secrets, salt=header.salt, start_ns=start_ns)
-            watcher.on_server(server)
+            watcher.on_begin(writer.directory, server)
             sweep = _Sweep(settings, watcher, reached, writer)
             if settings.workers > 1:
                 load: Load | Workers = await Workers.start(job, settings.workers, sweep.emit, writer.flush)
@@ -243,6 +243,7 @@ def _header(
         salt=salt,
         slo=list(settings.slo),
         seeks=settings.seeks,
+        bounds=settings.bounds,
         clock="kernel" if server.facts["stamped"] else "user",
         host=_host(),
         server=server.facts,

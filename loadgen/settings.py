@@ -38,5 +38,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     line_limit_bytes: int = LINE_LIMIT_BYTES
     slo: tuple[str, ...] = ()
     seeks: Seeks | None = None
+    bounds: tuple[float, float] | None = None  # of a search: the loads that it may come to
     out: Path | None
     options: dict[str, Any]  # for run.json, without secrets

@@ -4,9 +4,10 @@ Worker k of n has each n-th slot, or each n-th due time, and each n-th request o
 all draw the same, and none draws for itself. The limit on requests in flight is global because the slots are, or the
 places of the cap. The starting process writes all rows.
 
-    to a worker      its Job when it starts; then for each level an Order to make it ready, and Begin; and Stop
-    from a worker    Ready, when it has started and for each Order; Rows, and Ended after the last of a level; Fault,
-                     after which it ends
+    to a worker      its Job when it starts; then for each level an Order to make it ready, and Begin; End, where one
+                     has ended the level for all; and Stop
+    from a worker    Ready, when it has started and for each Order; Rows, and Ended after the last of a level; End,
+                     where it ends the level for all; Fault, after which it ends
 """
 
 import asyncio
@@ -24,9 +25,10 @@ from loadgen.course import Share
 from loadgen.endpoint import open_client
 from loadgen.levels import Moment, now
 from loadgen.load import Job, Load, RunLevel, clear_the_way
-from loadgen.record import LevelPlan, LevelRow, Row
+from loadgen.record import EndedBy, LevelPlan, LevelRow, Row
 
 _READY_S = 30
+_FOR_ALL: tuple[EndedBy, ...] = ("over-saturated",)  # if it is the end for one
 _BEGIN_NS = 20_000_000  # from Begin to the beginning: time for it to reach all
 
 
@@ -37,6 +39,10 @@ class Order(msgspec.Struct, frozen=True, tag=True):
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
     at: Moment
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    by: EndedBy
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -60,8 +66,8 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 _encode = msgspec.msgpack.encode
-_to_worker = msgspec.msgpack.Decoder(Order | Begin | Stop).decode
-_from_worker = msgspec.msgpack.Decoder(Ready | Rows | Ended | Fault).decode
+_to_worker = msgspec.msgpack.Decoder(Order | Begin | End | Stop).decode
+_from_worker = msgspec.msgpack.Decoder(Ready | Rows | Ended | End | Fault).decode
 
 
 class Workers:
@@ -135,7 +141,7 @@ class Workers:
         await stop.wait()
         self._tell(self._pipes, Stop())
 
-    def _tell(self, pipes: list[Connection], message: Order | Begin | Stop) -> None:
+    def _tell(self, pipes: list[Connection], message: Order | Begin | End | Stop) -> None:
         encoded = _encode(message)
         for pipe in pipes:
             pipe.send_bytes(encoded)
@@ -151,6 +157,8 @@ class Workers:
             for row in message.rows:
                 self._emit(row)
             self._flush()
+        elif isinstance(message, End):
+            self._tell(self._pipes, message)
         else:
             self._said.put_nowait(message)
 
@@ -163,7 +171,7 @@ def _joined(rows: list[LevelRow]) -> LevelRow:
         rows[0],
         start_us=min(row.start_us for row in rows),
         end_us=max(row.end_us for row in rows),
-        ended_by=next((end for end in ("interrupt", "errors") if end in ends), rows[0].ended_by),
+        ended_by=next((end for end in ("interrupt", "over-saturated", "errors") if end in ends), rows[0].ended_by),
         cpu_us=max(row.cpu_us for row in rows),
         clock_step_us=max((row.clock_step_us for row in rows), key=abs),
         due=_sum([row.due for row in rows]),
@@ -207,8 +215,14 @@ async def _serve(pipe: Connection, job: Job, cap: Places | None) -> None:
             return
         if isinstance(message, Stop):
             stop.set()
+        elif isinstance(message, End):
+            load.end(message.by)
         else:
             told.put_nowait(message)
+
+    def on_end(by: EndedBy) -> None:
+        if by in _FOR_ALL:
+            pipe.send_bytes(_encode(End(by)))
 
     def flush() -> None:
         if rows:
@@ -216,7 +230,7 @@ async def _serve(pipe: Connection, job: Job, cap: Places | None) -> None:
             rows.clear()
 
     async with open_client(job.settings.access) as client:
-        load = Load(job, client, rows.append, flush, cap)
+        load = Load(job, client, rows.append, flush, cap, on_end)
         level: RunLevel | None = None
         loop.add_reader(pipe.fileno(), on_readable)
         clear_the_way()

@@ -1,385 +1,189 @@
-"""A streamed answer, from stamped bytes to times and tokens of its output events."""
+"""What a run of `loadgen slo` answers, on levels whose latencies are known."""
 
-from itertools import pairwise
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from loadgen import answer as answers
-from loadgen import dialects
-from loadgen.answer import SAMPLE_BYTES, Answer, Counts
-from tests.fakes import DONE, FIN, ROLE, content, delta, event, usage
+from analysis import records, search, summary
+from analysis.answer import LOOKS, TRIES, answer, closest, points_of, where
+from tests import fakes_run as fakes
 
-A, B, C = content("a"), content("b"), content("c")
-ERROR = event({"error": {"message": "engine died"}})
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
+    from analysis.answer import Answer, Trial
+    from analysis.records import Header
 
-def answer_of(*reads: tuple[int, bytes], limit_bytes: int = 2**20) -> Answer:
-    answer = Answer(limit_bytes, keep_text=True)
-    for stamp_ns, chunk in reads:
-        answer.feed(stamp_ns, chunk)
-    answer.close()
-    return answer
+SECOND = 1_000_000
+LIMITED = {"cpu_us": 30 * SECOND}  # a core all the time
+Level = tuple[float, int]  # load, and TTFT in ms
 
 
-def answer_at_once(*events: bytes) -> Answer:
-    """Each event in a read of its own, at 1, 2, 3, ..."""
-    return answer_of(*enumerate(events, start=1))
+def run(
+    directory: Path,
+    levels: list[Level],
+    *,
+    seeks: str = "concurrency",
+    slo: tuple[str, ...] = ("ttft p95 < 200ms",),
+    each: int = 40,
+    ends: dict[int, dict[str, Any]] | None = None,
+    change: Callable[[int, list[fakes.Row]], list[fakes.Row]] = lambda level, rows: rows,
+) -> tuple[Header, list[Trial]]:
+    """A run whose levels follow each other, each a minute after the one before."""
+    rows, ended = [], []
+    for level, (load, ttft_ms) in enumerate(levels):
+        start_us = level * 60 * SECOND
+        made = fakes.closed_loop(int(load), each=each, ttft_us=ttft_ms * 1000)
+        for one in made:
+            one |= {"level": level, "sent_us": one["sent_us"] + start_us, "due_us": one["sent_us"] + start_us}
+        rows += change(level, made)
+        ended.append(fakes.ended(level, start_us, start_us + 30 * SECOND) | (ends or {}).get(level, {}))
+    plans = [{"level": level, "concurrency": int(load)} for level, (load, _) in enumerate(levels)]
+    head = fakes.header(levels=plans, seeks=seeks, bounds=None if seeks == "verdict" else [1, 64], slo=list(slo))
+    made_run = records.read(fakes.write(directory, rows, ended, head))
+    return made_run.header, summary.trials(made_run)
 
 
-def count_words(text: str) -> int:
-    return len(text.split())
+def answered(directory: Path, levels: list[Level], **changes: Any) -> Answer:
+    return answer(*run(directory, levels, **changes))
 
 
-def seen(answer: Answer) -> dict[str, Any]:
-    """What an answer says, but for its stamps."""
-    return {
-        "events": len(answer.events_ns),
-        "answer_event": answer.answer_event,
-        "finish_reason": answer.finish_reason,
-        "ended": answer.ended,
-        "error": answer.error,
-        "broken": answer.broken,
-        "counts": answer.counts(),
-        "text_tokens": answer.counts(len),
-    }
+# One load
 
 
-# Stamps
+@pytest.mark.parametrize(("ttft_ms", "verdict"), [(100, "PASS"), (300, "FAIL")])
+def test_a_load_that_is_far_from_its_limit_is_decided(tmp_path: Path, ttft_ms: int, verdict: str) -> None:
+    said = answered(tmp_path, [(8, ttft_ms)], seeks="verdict")
+    assert (said.by, said.verdict, said.found) == ("concurrency", verdict, None)
+    assert (said.holds, said.fails) == ((8.0, None) if verdict == "PASS" else (None, 8.0))
 
 
-def test_only_output_events_are_stamped_and_each_with_its_read() -> None:
-    stream = [(5, ROLE), (100, b": ping\n\n"), (200, A), (220, B), (221, FIN), (300, usage(5, 2)), (400, DONE)]
-    answer = answer_of(*stream)
-    assert answer.events_ns == [200, 220]
-    assert (answer.answer_event, answer.bounds) == (0, 0)
+def test_a_sample_too_small_to_pass_is_undecided(tmp_path: Path) -> None:
+    assert answered(tmp_path, [(1, 100)], seeks="verdict").verdict == "UNDECIDED"  # 40 requests; a p95 takes 90
 
 
-def test_an_event_is_stamped_with_the_read_that_ends_it() -> None:
-    answer = answer_of((1, A[:20]), (2, A[20:-1]), (3, A[-1:] + B[:10]), (4, B[10:]), (5, FIN))
-    assert answer.events_ns == [3, 4]
+def test_levels_at_one_load_are_one_sample(tmp_path: Path) -> None:
+    (at,) = answered(tmp_path, [(1, 100)] * 3, seeks="verdict").loads
+    assert (at.verdict, at.levels, at.requests) == ("PASS", (0, 1, 2), 120)
+    assert at.measured_s > 0
 
 
-def test_an_event_that_the_end_of_the_stream_ends_has_the_stamp_of_its_last_read() -> None:
-    assert answer_of((1, A), (2, B.rstrip())).events_ns == [1, 2]
+def test_each_look_pays_its_part(tmp_path: Path) -> None:
+    """60 independent values of which none exceeds pass a p95 at 5 %, and not at 1 %."""
+    assert LOOKS == 5
+    header, trials = run(tmp_path, [(1, 100)], seeks="verdict", each=70)
+    assert answer(header, trials).verdict == "UNDECIDED"
+    (probe,) = points_of(header, trials)
+    assert probe.probe.verdict == "PASS"
 
 
-def test_the_answer_event_is_the_first_that_is_not_only_reasoning() -> None:
-    thoughts = [delta(reasoning_content="t"), delta(reasoning="t"), delta(thinking="t")]
-    assert answer_at_once(ROLE, *thoughts, A, B).answer_event == 3
-    assert answer_at_once(*thoughts).answer_event is None
-    assert answer_at_once(delta(tool_calls=[{"index": 0}])).answer_event == 0
+def test_a_level_that_the_client_limited_says_nothing(tmp_path: Path) -> None:
+    said = answered(tmp_path, [(8, 300), (8, 100)], seeks="verdict", ends={0: LIMITED})
+    assert (said.verdict, said.loads[0].levels, said.loads[0].unusable) == ("PASS", (1,), (0,))
+    said = answered(tmp_path / "twice", [(8, 100)] * TRIES, seeks="verdict", ends={0: LIMITED, 1: LIMITED})
+    assert said.verdict == "INVALID"
+    assert said.loads[0].why_not is not None
+    assert said.loads[0].why_not.startswith("client-cpu: ")
+    assert (said.limited_at, said.holds, said.fails) == (8.0, None, None)
 
 
-@pytest.mark.parametrize(
-    ("read", "bounds"),
-    [(A, 0), (ROLE + A, 0), (A + FIN + DONE, 0), (A + B, 1), (A + B + C, 2), (A + FIN + B, 1), (ROLE + FIN + DONE, 0)],
-)
-def test_bounds_count_the_output_events_before_the_last_of_a_read(read: bytes, bounds: int) -> None:
-    assert answer_of((1, read)).bounds == bounds
-    assert answer_of((1, read), (2, A + B)).bounds == bounds + (DONE not in read)
+def test_failures_are_the_servers_answer_unless_nothing_succeeds(tmp_path: Path) -> None:
+    failure = {"status": "failed", "error": {"kind": "http_status", "message": "503"}}
+
+    def most(_: int, rows: list[fakes.Row]) -> list[fakes.Row]:
+        return [row | (failure if row["index"] % 3 else {}) for row in rows]
+
+    def every(_: int, rows: list[fakes.Row]) -> list[fakes.Row]:
+        return [row | failure for row in rows]
+
+    assert answered(tmp_path / "most", [(8, 100)], seeks="verdict", change=most).verdict == "FAIL"
+    assert answered(tmp_path / "every", [(8, 100)] * 2, seeks="verdict", change=every).verdict == "INVALID"
 
 
-# The end
-
-WHOLE: list[tuple[bytes, ...]] = [
-    (A, FIN),
-    (A, FIN, DONE),
-    (A, DONE),
-    (A, usage(5, 1)),
-    (A, delta(finish_reason="length", content="b")),
-    (A, DONE.rstrip()),
-    (A, b"data:[DONE]\r\n\r\n"),
-    (usage(5, 0), A, FIN),
-    (delta(index=0, content="a"), delta(index=0, finish_reason="stop"), delta(index=1, content="b"), FIN),
-]
-TRUNCATED: list[tuple[bytes, ...]] = [
-    (),
-    (ROLE,),
-    (A,),
-    (A, B[:30]),
-    (A, content("b", usage=2)),
-    (A, b": [DONE]\n\n"),
-    (A, b"event: done\n\n"),
-    (A, FIN[:-3]),
-    (usage(5, 0), A),
-    (delta(index=0, content="a"), delta(index=0, finish_reason="stop"), delta(index=1, content="b")),
-]
+def test_a_level_that_was_stopped_because_the_server_fell_behind_fails(tmp_path: Path) -> None:
+    said = answered(tmp_path, [(8, 100)], seeks="verdict", ends={0: {"ended_by": "over-saturated"}})
+    assert (said.verdict, said.loads[0].kept_up) == ("FAIL", False)
 
 
-@pytest.mark.parametrize("stream", WHOLE)
-def test_an_answer_with_a_terminal_marker_is_whole(stream: tuple[bytes, ...]) -> None:
-    assert answer_at_once(*stream).ended
+def test_a_level_that_was_interrupted_or_cut_does_not_count(tmp_path: Path) -> None:
+    header, trials = run(tmp_path, [(8, 300), (8, 100)], seeks="verdict", ends={0: {"ended_by": "interrupt"}})
+    assert [one.level for one in trials] == [1]
+    assert answer(header, trials).verdict == "PASS"
+    (tmp_path / "levels.jsonl").write_text("")
+    assert answer(header, summary.trials(records.read(tmp_path))).verdict == "UNDECIDED"
 
 
-@pytest.mark.parametrize("stream", TRUNCATED)
-def test_an_answer_without_one_is_not(stream: tuple[bytes, ...]) -> None:
-    answer = answer_at_once(*stream)
-    assert not answer.ended
-    assert answer.broken is None
+# A search
 
 
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        (b"data: [DONE]\n\n", "done"),
-        (b"data: [DONE]\n", "done"),
-        (b"data: [DONE]", "done"),
-        (b"data:[DONE]\r\n", "done"),
-        (b"data: [DONE", None),
-        (b": [DONE]", None),
-        (b"data: x\ndata: [DONE]", None),
-        (b"id: [DONE]", None),
-    ],
-)
-def test_an_end_marker_is_heard_though_its_line_or_event_is_not_ended(end: bytes, said: str | None) -> None:
-    answer = Answer(2**20, keep_text=False)
-    assert answer.feed(1, A) is None
-    assert answer.feed(2, end) == said
-    assert answer.ended == (said == "done")
+def test_the_first_level_at_a_load_is_its_probe_and_no_part_of_the_verdict(tmp_path: Path) -> None:
+    levels = [(8, 100), (9, 300), *[(8, 150)] * 3, *[(9, 250)] * 3]
+    header, trials = run(tmp_path, [(float(load), ttft) for load, ttft in levels])
+    low, high = points_of(header, trials)
+    assert (low.load, low.replicates, low.settled, high.load, high.settled) == (8, 3, "PASS", 9, "FAIL")
+    said = answer(header, trials)
+    assert (said.verdict, said.holds, said.fails) == ("PASS", 8.0, 9.0)
+    assert [(at.load, at.probe, at.levels) for at in said.loads] == [(8, 0, (2, 3, 4)), (9, 1, (5, 6, 7))]
 
 
-@given(st.integers(1, 13))
-def test_an_end_marker_is_heard_in_any_split(cut: int) -> None:
-    answer = Answer(2**20, keep_text=False)
-    assert answer.feed(1, A + DONE[:cut]) == ("done" if cut >= 12 else None)
-    assert answer.feed(2, DONE[cut:]) == (None if cut >= 12 else "done")
+def test_a_probe_states_nothing(tmp_path: Path) -> None:
+    said = answered(tmp_path, [(8, 100), (9, 300)])
+    assert said.verdict == "UNDECIDED"
+    assert {at.verdict for at in said.loads} == {"UNDECIDED"}
+    assert said.found is not None
+    assert said.found.seems == (8, 9)
 
 
-def test_what_comes_after_the_end_marker_is_ignored() -> None:
-    late = [B, usage(9, 99), ERROR, b"data: <html>\n\n", b"\xff"]
-    expected = answer_at_once(A, FIN, DONE)
-    answer = answer_at_once(A, FIN, DONE, *late)
-    assert seen(answer) == seen(expected)
-    one_read = answer_of((1, A + FIN + DONE + b"".join(late)))
-    assert (one_read.events_ns, one_read.error, one_read.broken) == ([1], None, None)
+def test_a_smallest_load_that_fails_is_a_failure(tmp_path: Path) -> None:
+    said = answered(tmp_path, [(1, 300)] * 4)
+    assert (said.verdict, said.holds, said.fails) == ("FAIL", None, 1.0)
 
 
-def test_an_error_in_the_stream_is_kept_with_what_came_before() -> None:
-    answer = answer_at_once(ROLE, A, ERROR, event({"error": "later"}), DONE)
-    assert (answer.error, answer.events_ns) == ("engine died", [2])
+def test_a_largest_load_that_holds_is_the_end(tmp_path: Path) -> None:
+    said = answered(tmp_path, [(64, 100)] * 4, each=12)
+    assert (said.verdict, said.holds, said.fails) == ("PASS", 64.0, None)
 
 
-def test_what_cannot_be_read_ends_the_reading() -> None:
-    answer = answer_at_once(A, b"data: <html>\n\n", B, FIN, DONE)
-    assert answer.broken is not None
-    assert "<html>" in answer.broken
-    assert (answer.events_ns, answer.ended) == ([1], False)
+def test_a_search_does_not_go_to_where_the_client_was_the_limit(tmp_path: Path) -> None:
+    header, trials = run(tmp_path, [(8, 100), (16, 100), (16, 100)], ends={1: LIMITED, 2: LIMITED})
+    assert where(header, trials) == search.Loads(first=1, lowest=1, highest=8, whole=True)
+    assert [point.load for point in points_of(header, trials)] == [8]
+    assert answer(header, trials).verdict == "INVALID"
+    header, trials = run(tmp_path / "all", [(1, 100)] * 2, ends={0: LIMITED, 1: LIMITED})
+    assert where(header, trials) is None
+    assert answer(header, trials).verdict == "INVALID"
 
 
-@pytest.mark.parametrize("limit_bytes", [50, len(A) - 1])
-@pytest.mark.parametrize("cut", [1, 30, 10_000])
-def test_a_line_over_the_limit_is_said(limit_bytes: int, cut: int) -> None:
-    long = content("x" * 100)
-    answer = answer_of((1, ROLE[:0] + long[:cut]), (2, long[cut:]), limit_bytes=limit_bytes)
-    assert answer.broken is not None
-    assert f"{limit_bytes} bytes" in answer.broken
-    assert answer.events_ns == []
+def test_the_closest_term_is_named(tmp_path: Path) -> None:
+    terms = ("ttft p95 < 200ms", "itl p95 < 21ms", "error_rate < 5%")
+    (at,) = answered(tmp_path, [(8, 100)], seeks="verdict", slo=terms).loads
+    worst = closest(at.statements)
+    assert worst is not None
+    assert worst.term == "itl p95 < 21ms"
 
 
-def test_the_sample_is_the_beginning_and_bounded() -> None:
-    answer = answer_of(*[(1, b"<html>" * 100)] * 20)
-    assert answer.sample == (b"<html>" * 2000)[:SAMPLE_BYTES]
-
-
-# Tokens
-
-
-def counts(*events: bytes) -> Counts:
-    return answer_at_once(*events).counts()
-
-
-def test_usage_is_what_the_server_said_last_and_each_count_by_itself() -> None:
-    partly = event({"choices": [], "usage": {"prompt_tokens": 12, "total_tokens": 12}})
-    details = usage(
-        12, 2, prompt_tokens_details={"cached_tokens": 8}, completion_tokens_details={"reasoning_tokens": 1}
+def test_a_run_of_given_levels_has_no_answer(tmp_path: Path) -> None:
+    header, trials = run(tmp_path, [(8, 100)], seeks="verdict")
+    (tmp_path / "run.json").write_text(
+        (tmp_path / "run.json").read_text().replace('"seeks": "verdict"', '"seeks": null')
     )
-    assert counts(A, B, usage(11, 1), details, event({"choices": [], "usage": None})) == Counts(
-        prompt_tokens=12,
-        output_tokens=2,
-        reasoning_tokens=1,
-        cached_tokens=8,
-        events_tokens=None,
-        tokens_from="usage",
-    )
-    after = counts(A, B, details, partly)
-    assert (after.output_tokens, after.cached_tokens) == (2, 8)
-    alone = counts(A, B, partly)
-    assert (alone.prompt_tokens, alone.output_tokens, alone.tokens_from) == (12, 2, "events")
+    made = summary.summarize(tmp_path)
+    assert (made.answer, header.seeks) == (None, "verdict")
+    with pytest.raises(ValueError, match="loadgen slo"):
+        answer(records.read_header(tmp_path), trials)
 
 
-def test_without_usage_a_tokenizer_counts_the_joined_text() -> None:
-    answer = answer_at_once(content("Hel"), content("lo"), content(" world"), FIN)
-    found = answer.counts(count_words)
-    assert (found.output_tokens, found.tokens_from, found.events_tokens) == (2, "tokenizer", None)
-    as_many = answer_at_once(content("Hello"), content(" world"), FIN).counts(count_words)
-    assert (as_many.output_tokens, as_many.events_tokens) == (2, [1, 1])
-
-
-def test_without_either_the_events_are_counted_and_their_tokens_stay_unknown() -> None:
-    found = counts(A, B, FIN)
-    assert (found.output_tokens, found.tokens_from, found.events_tokens) == (2, "events", None)
-    silent = answer_at_once(delta(tool_calls=[{"index": 0}]), FIN).counts(count_words)
-    assert (silent.output_tokens, silent.tokens_from) == (1, "events")
-
-
-def test_without_output_nothing_is_known() -> None:
-    found = answer_at_once(ROLE, FIN, DONE).counts(count_words)
-    assert (found.output_tokens, found.tokens_from, found.events_tokens) == (None, None, None)
-    assert counts(ROLE, FIN, usage(5, 0)).output_tokens == 0
-
-
-def test_the_tokenizer_is_not_asked_where_the_server_counted() -> None:
-    def refuse(text: str) -> int:
-        raise AssertionError(text)
-
-    assert answer_at_once(A, usage(5, 1)).counts(refuse).output_tokens == 1
-
-
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        ([A, B, usage(5, 2)], [1, 1]),
-        ([A, B, usage(5, 7)], None),
-        ([content("abc", 3), content("def", 6), content("g", 7), FIN, usage(5, 7)], [3, 3, 1]),
-        ([content("a", 1), content("", 2), content("b", 3), usage(5, 3)], [1, 2]),
-        ([content("a", 1), content("half a letter", 1), usage(5, 2)], [1, 0]),
-        ([content("a", 1), B, usage(5, 9)], None),  # a running count that stops
-        ([content("a", 1), B, usage(5, 2)], [1, 1]),
-        ([content("a", 0), content("b", 0), usage(5, 2)], [1, 1]),  # a usage that is filled in at the end only
-        ([content("a", 0), content("b", 0), usage(5, 7)], None),
-        ([content("a", 5), content("b", 3), usage(5, 7)], None),  # no running count
-        ([content("a", 1), content("b", 3)], [1, 2]),  # cut off
-    ],
-)
-def test_tokens_of_each_event(events: list[bytes], expected: list[int] | None) -> None:
-    assert counts(*events).events_tokens == expected
-
-
-def reasoned(output_tokens: int, reasoning_tokens: int) -> bytes:
-    return usage(10, output_tokens, completion_tokens_details={"reasoning_tokens": reasoning_tokens})
-
-
-def test_reasoning_is_a_part_of_the_output() -> None:
-    assert counts(A, reasoned(100, 60)).output_tokens == 100
-
-
-def test_hidden_reasoning_is_not_laid_on_the_visible_events() -> None:
-    found = counts(A, B, reasoned(400, 398))
-    assert (found.output_tokens, found.reasoning_tokens, found.events_tokens) == (400, 398, [1, 1])
-    assert counts(A, reasoned(400, 398)).events_tokens is None
-
-
-def test_streamed_reasoning_is_laid_on_its_events() -> None:
-    thought = delta(reasoning_content="t")
-    assert counts(thought, thought, A, reasoned(3, 2)).events_tokens == [1, 1, 1]
-    assert counts(thought, thought, reasoned(2, 2)).events_tokens == [1, 1]
-
-
-def test_reasoning_beside_the_output_is_not_taken_from_it() -> None:
-    assert counts(A, B, reasoned(2, 60)).events_tokens == [1, 1]
-
-
-# Any split
-
-
-STREAM = b"".join((b": ping\n\n", ROLE, content("a", 1), delta(2, reasoning="b"), FIN, usage(5, 2), DONE, A))
-STREAMS = [
-    STREAM,
-    STREAM.replace(b"\n", b"\r\n"),
-    b"".join((b"\xef\xbb\xbfdata:", A[6:], B, b'event: x\ndata: {"choices":\ndata: [{"delta":{"content":"c"}}]}\n\n')),
-    A + ERROR + b"data: <html>\n\n" + B,
-    "".join(('data: {"choices":[{"delta":{"content":"', "groß 🤖 \\ud83e\\udd16", '"}}]}\n\n')).encode() + FIN,
-    A + FIN.rstrip(),
-    b"<html>\n<body>data: x</body>\n</html>",
-]
-
-
-@given(st.sampled_from(STREAMS), st.lists(st.integers(0, 700), max_size=8))
-def test_the_split_into_reads_changes_nothing_but_the_stamps(stream: bytes, cuts: list[int]) -> None:
-    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    reads = [(place, stream[start:end]) for place, (start, end) in enumerate(pairwise(edges), start=1) if start < end]
-    answer = answer_of(*reads)
-    assert seen(answer) == seen(answer_of((1, stream)))
-    assert answer.events_ns == sorted(answer.events_ns)
-    assert answer.bounds == len(answer.events_ns) - len(set(answer.events_ns))
-
-
-@pytest.mark.parametrize("stream", STREAMS)
-def test_one_byte_a_read_and_two_reads_at_every_place(stream: bytes) -> None:
-    expected = seen(answer_of((1, stream)))
-    single = answer_of(*[(place, stream[place : place + 1]) for place in range(len(stream))])
-    assert seen(single) == expected
-    assert single.bounds == 0
-    for cut in range(1, len(stream)):
-        assert seen(answer_of((1, stream[:cut]), (2, stream[cut:]))) == expected
-
-
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([A, FIN, DONE, ERROR, usage(5, 1)]), max_size=8))
-def test_any_bytes_make_an_answer(chunks: list[bytes]) -> None:
-    answer = answer_at_once(*chunks)
-    found = answer.counts(count_words)
-    shares = found.events_tokens
-    assert shares is None or len(shares) == len(answer.events_ns)
-    assert answer.answer_event is None or answer.answer_event < len(answer.events_ns)
-
-
-# Events that are not decoded because they are like the one before
-
-ODD_TEXTS = ["", "a", '"', "\\", "é", "\n", "\x7f", "\u2028", "null", "content", '"}', "tiny", "x" * 300, "\ud83d"]
-LIKE = [content(text) for text in ODD_TEXTS] + [delta(reasoning_content=text) for text in ("a", "b", "")]
-UNLIKE = [
-    ROLE,
-    FIN,
-    DONE,
-    ERROR,
-    usage(5, 1),
-    b": ping\n\n",
-    content("a", usage=1),
-    content("b", usage=2),
-    b"data: x\n\n",
-]
-UNLIKE += [delta(tool_calls=[{"index": 0, "function": {"arguments": text}}]) for text in ("", "a", "b")]
-UNLIKE += [b'data: {"choices":[{"delta":{"content":"a"}}],"of":"%d"}\n\n' % number for number in range(10)]
-UNLIKE += [
-    A[:-1],
-    b"\n",
-    b"data: ",
-    A.replace(b"\n\n", b"\r\n\r\n"),
-    b"event: error\n" + A,
-    content("a") + content("b"),
-]
-UNLIKE += [A.replace(b'"a"', text) for text in (b'"\xff"', b'"a\nb"', b'"a\rb"', b'"\\u0061"', b'["a"]', b"1")]
-
-
-@given(st.lists(st.sampled_from([*LIKE, *LIKE, *UNLIKE]) | st.text(max_size=5).map(content), max_size=30))
-def test_what_is_not_decoded_is_taken_as_if_it_were(chunks: list[bytes]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        taken = answer_at_once(*chunks)
-        patch.setattr(answers, "likeness", lambda event, text: None)
-        decoded = answer_at_once(*chunks)
-    assert seen(taken) == seen(decoded)
-    assert taken.events_ns == decoded.events_ns
-    assert taken.counts(count_words) == decoded.counts(count_words)
-
-
-def test_events_that_differ_in_their_text_alone_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = []
-
-    def counted(name: bytes, data: bytes) -> Any:
-        decoded.append(data)
-        return dialects.read(name, data)
-
-    monkeypatch.setattr(answers, "read", counted)
-    answer = answer_at_once(ROLE, *(content(f"t{number}") for number in range(100)), FIN, DONE)
-    assert (len(answer.events_ns), len(decoded)) == (100, 4)  # of the like ones, one
-    assert answer.counts(len).output_tokens == 290
-
-
-def test_a_stream_whose_events_are_all_different_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    monkeypatch.setattr(answers, "likeness", lambda event, text: compared.append(text))
-    answer_at_once(*(delta(content="a", usage=None, index=number) for number in range(100)))
-    assert len(compared) == answers._MOST_TRIES
+def test_the_summary_has_the_answer_and_its_exit_code(tmp_path: Path) -> None:
+    for name, ttft_ms, code in (("pass", 100, 0), ("fail", 300, 1)):
+        run(tmp_path / name, [(8, ttft_ms)], seeks="verdict")
+        made = summary.summarize(tmp_path / name)
+        assert made.answer is not None
+        assert summary.exit_code(made) == code
+        assert (made.curve.holds, made.curve.fails) == (made.answer.holds, made.answer.fails)
+    run(tmp_path / "few", [(1, 100)], seeks="verdict")
+    assert summary.exit_code(summary.summarize(tmp_path / "few")) == 3
+    run(tmp_path / "limited", [(8, 100)] * 2, seeks="verdict", ends={0: LIMITED, 1: LIMITED})
+    assert summary.exit_code(summary.summarize(tmp_path / "limited")) == 4

@@ -163,6 +163,22 @@ def test_over_saturated() -> None:
     assert "over-saturated" not in paced(fakes.open_loop(grows_us=500))
 
 
+def test_a_level_that_was_stopped_is_over_saturated_whatever_its_window() -> None:
+    """Ten come each second, none ends: at 6 s 61 are in flight."""
+    cut = {"end_us": 60_000_000, "events_us": [], "events_tokens": [], "answer_event": None, "status": "cancelled"}
+    rows = [row | cut for row in fakes.open_loop()[:61]]
+    found = paced(rows, ended_by="over-saturated")["over-saturated"]
+    assert found.severity == "error"
+    assert found.message == (
+        "the level was stopped after 6 s: 61 requests were in flight, 31 at half that time, and growing: "
+        "the server cannot keep this rate; lower it"
+    )
+    capped = paced(rows, ended_by="over-saturated", due=70, dropped=9)
+    assert "rate-missed" not in capped
+    assert "70 requests were in flight or waiting" in capped["over-saturated"].message
+    assert paced([], ended_by="over-saturated")["over-saturated"].severity == "error"
+
+
 def test_filling_up_is_not_over_saturated() -> None:
     """From an empty server: the second half of the window is steady."""
     assert paced(fakes.open_loop(took_us=10_000_000)).keys() == {"settling"}

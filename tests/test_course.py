@@ -53,6 +53,16 @@ def test_an_open_loop_is_hopeless_after_two_seconds_of_failures() -> None:
     assert made.ended_by == "errors"
 
 
+def test_the_end_is_told_once() -> None:
+    told: list[str] = []
+    made = Course(Until(requests=1), slots=1, on_end=told.append)
+    made.begin_slot()
+    made.next_phase(0)
+    made.next_phase(1)
+    made.end("over-saturated")
+    assert told == ["requests"]
+
+
 def test_numbers_of_a_level_take_the_place_of_the_runs() -> None:
     run = Until(requests=5, duration_s=30, per_slot=10, errors=3)
     assert until_of(LevelPlan(0, 8), run) == run

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("loadgen", "workloads", "analysis")
 PURE = ("workloads", "analysis")
 # The shell around the analysis. The engine in sim/ stands on the same floors and catalogue.
-MAY_IMPORT_ANALYSIS = ("loadgen/cli/", "loadgen/sim/", "loadgen/search.py")
+MAY_IMPORT_ANALYSIS = ("loadgen/cli/", "loadgen/sim/", "loadgen/steps.py")
 HOT_PATH = [f"loadgen/{name}.py" for name in ("transport", "sse", "dialects", "exchange", "pacing", "record")]
 PARSERS = ("loadgen/sse.py", "loadgen/dialects.py", "loadgen/sim/engine.py")
 CLOCK = "loadgen/clock.py"
@@ -198,8 +198,8 @@ VIOLATIONS: list[tuple[Check, Sources]] = [
     (
         hot_path_never_reaches_analysis,
         {
-            "loadgen/exchange.py": "from loadgen import search",
-            "loadgen/search.py": "from analysis import slo",
+            "loadgen/exchange.py": "from loadgen import steps",
+            "loadgen/steps.py": "from analysis import slo",
             "analysis/slo.py": "",
         },
     ),
@@ -228,7 +228,7 @@ ALLOWED: Sources = {
     "loadgen/__init__.py": "",
     "loadgen/clock.py": "import time\ntime.monotonic_ns()",
     "loadgen/pacing.py": "import asyncio\nfrom loadgen import clock\nasyncio.get_running_loop().time()\nclock.now()",
-    "loadgen/search.py": "from analysis import slo\nimport time\ntime.sleep(0)\ntime.process_time()",
+    "loadgen/steps.py": "from analysis import slo\nimport time\ntime.sleep(0)\ntime.process_time()",
     "loadgen/sim/engine.py": "import random\nfrom analysis.floors import decode",
     "workloads/plan.py": "from workloads import request\nfrom datetime import datetime\ndatetime.fromisoformat('')",
     "analysis/slo.py": "import time_machine",

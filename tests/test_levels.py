@@ -54,7 +54,7 @@ def test_the_idle_are_sent_away_when_the_level_is_over_and_the_busy_when_they_ha
     looks = in_virtual_time(monkeypatch, main())
     assert [(name, finished) for name, _, finished in gone] == [("short", True), ("idle", False), ("busy", True)]
     assert gone[1][1] <= 10.5 + levels.CLOCK_SAMPLE_S
-    assert looks == pytest.approx(90 / levels.CLOCK_SAMPLE_S, abs=2)  # at each look since the end
+    assert looks == pytest.approx(100 / levels.CLOCK_SAMPLE_S, abs=2)
 
 
 def test_a_fault_of_one_is_raised_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:

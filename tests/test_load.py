@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from loadgen.answer import Answer
 from loadgen.course import Share, Until
 from loadgen.exchange import Exchange, Limits
-from loadgen.load import _share_of, clear_the_way, text_counter
+from loadgen.load import _share_of, clear_the_way, dispersion, text_counter
 from loadgen.record import Failure
 from tests.fakes import SILENCE, a_request, a_wire, serve
 from tests.fakes_api import tokenizer_file
 from tests.test_exchange import EXPIRING, FAILURES, GOOD
+from workloads.schedule import parse
 
 if TYPE_CHECKING:
     from loadgen.record import Row
@@ -35,6 +36,15 @@ def test_the_shares_of_all_workers_are_the_whole(workers: int, total: int) -> No
     own = [_share_of(Until(requests=total, duration_s=3, per_slot=2), share) for share in shares]
     assert [until.requests for until in own] == counts
     assert {(until.duration_s, until.per_slot, until.errors) for until in own} == {(3, 2, None)}
+
+
+@pytest.mark.parametrize(
+    ("law", "variance_over_mean"),
+    [("poisson", 1), ("constant", 0), ("gamma:3", 9), ("gamma:0.5", 0.25), ("ramp:1..5", None)],
+)
+def test_how_wild_arrivals_are(law: str, variance_over_mean: float | None) -> None:
+    assert dispersion(parse(law)) == variance_over_mean
+    assert dispersion(None) is None
 
 
 def test_every_worker_may_see_an_error_before_it_gives_up() -> None:

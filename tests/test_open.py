@@ -11,10 +11,11 @@ import pytest
 from loadgen import levels
 from loadgen.cap import Line, places
 from loadgen.course import Course, Share, Until
+from loadgen.exchange import Sent
 from loadgen.levels import DRAIN_S, Moment
 from loadgen.open import AHEAD, NoRoom, open_loop
 from loadgen.pacing import Timetable, timetable
-from loadgen.record import LevelPlan, LevelRow
+from loadgen.record import LevelPlan, LevelRow, Phase
 from tests.fakes_level import Sender, conversations, played, requests
 from tests.fakes_time import in_virtual_time
 from workloads.request import Request
@@ -40,6 +41,7 @@ class Level:
         cap: int | None = None,
         room: int = 1000,
         share: Share | None = None,
+        dispersion: float | None = None,
         stop_after_s: float | None = None,
         cancel_after_s: float | None = None,
     ) -> LevelRow:
@@ -50,7 +52,7 @@ class Level:
             return open_loop(
                 LevelPlan(3, None, 1.0), table, plan or requests(), sender, course, stop=stop,
                 start_ns=10**18 + begin_ns, room=room, line=None if cap is None else Line(places(cap)),
-                share=share or Share(), begin=Moment(begin_ns, 10**18 + begin_ns),
+                share=share or Share(), dispersion=dispersion, begin=Moment(begin_ns, 10**18 + begin_ns),
             )  # fmt: skip
 
         return in_virtual_time(self._monkeypatch, played(sender, course, run, stop_after_s, cancel_after_s))
@@ -224,6 +226,62 @@ def test_a_fault_of_ours_ends_the_level_at_once(level: Level) -> None:
 
     with pytest.raises(ZeroDivisionError):
         level(timetable(every(0.5), Until(duration_s=100), 0), Faulty(took_s=3))
+
+
+# Growth without end
+
+
+class Slots(Sender):
+    """A server of so many slots."""
+
+    def __init__(self, slots: int, took_s: float) -> None:
+        super().__init__(took_s)
+        self._free = asyncio.Semaphore(slots)
+
+    async def send(self, request: Request, phase: Phase, due_ns: int | None) -> Sent:
+        async with self._free:
+            return await super().send(request, phase, due_ns)
+
+
+def test_a_level_that_the_server_does_not_keep_up_with_ends_early(level: Level) -> None:
+    sender = Slots(8, took_s=0.5)
+    row = level(timetable(every(1 / 32), Until(duration_s=300), 0), sender, dispersion=1.0)
+    assert row.ended_by == "over-saturated"
+    assert row.due is not None
+    stopped_s = row.due / 32
+    assert 7 <= stopped_s <= 20
+    assert row.dropped == 0
+    assert stopped_s + DRAIN_S <= row.end_us / 1e6 <= stopped_s + DRAIN_S + 3 * levels.CLOCK_SAMPLE_S
+    assert len(sender.asked) <= 16 * (stopped_s + DRAIN_S + 3)  # the others waited when it was cut
+
+
+def test_who_waits_for_the_cap_counts_and_is_sent_no_more(level: Level) -> None:
+    sender = Sender(took_s=0.5)
+    row = level(timetable(every(1 / 32), Until(duration_s=300), 0), sender, cap=8, dispersion=1.0)
+    assert row.ended_by == "over-saturated"
+    assert row.due is not None
+    assert row.dropped == row.due - len(sender.asked) >= 50
+    assert max(at(sender)) <= row.due / 32 + levels.CLOCK_SAMPLE_S
+    assert sender.cancelled == 0  # half a second is less than the drain
+
+
+@pytest.mark.parametrize(
+    ("dispersion", "sender"),
+    [
+        (1.0, Sender(took_s=20)),  # only fills up
+        (1.0, Sender(took_s=1000)),
+        (None, Slots(8, took_s=0.5)),  # a ramp
+    ],
+)
+def test_a_level_goes_on_where_growth_means_nothing(level: Level, dispersion: float | None, sender: Sender) -> None:
+    row = level(timetable(every(1 / 32), Until(duration_s=60), 0), sender, dispersion=dispersion, room=10_000)
+    assert (row.ended_by, row.due) == ("duration", 60 * 32)
+
+
+def test_what_is_in_flight_after_the_last_request_is_let_end(level: Level) -> None:
+    sender = Slots(8, took_s=0.5)
+    row = level(timetable(every(1 / 32, 32 * 6), Until(), 0), sender, dispersion=1.0)
+    assert (row.ended_by, len(sender.asked), sender.cancelled) == ("schedule", 32 * 6, 0)
 
 
 # Conversations

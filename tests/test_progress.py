@@ -97,7 +97,12 @@ def test_a_level_of_open_loop_is_named_by_its_rate(plan: LevelPlan, load: str, c
 
 
 @pytest.mark.parametrize(
-    ("by", "says"), [("errors", ": given up, every request fails"), ("interrupt", ": interrupted")]
+    ("by", "says"),
+    [
+        ("errors", ": given up, every request fails"),
+        ("interrupt", ": interrupted"),
+        ("over-saturated", ": stopped, the server does not keep up with this rate"),
+    ],
 )
 def test_an_unusual_end_is_said(by: str, says: str, clock: Clock) -> None:
     screen = Screen()

@@ -45,7 +45,10 @@ class Told:
         self.ended: list[LevelRow] = []
         self.row_came = asyncio.Event()
         self.watcher = Watcher(
-            on_server=self.servers.append, on_level=self.levels.append, on_row=self._row, after_level=self._after_level
+            on_begin=lambda _, server: self.servers.append(server),
+            on_level=self.levels.append,
+            on_row=self._row,
+            after_level=self._after_level,
         )
         self._most = levels
 
@@ -171,11 +174,11 @@ async def test_a_server_that_fails_under_load_makes_rows_and_no_exception(monkey
     monkeypatch.setattr("loadgen.closed.FAILURE_PAUSE_S", 0.001)
     api, told = Api(), Told()
 
-    def break_down(_: Server) -> None:
+    def break_down(_: Path, __: Server) -> None:
         api.answers["/v1/chat/completions"] = refusal("out of memory", "500 Internal Server Error")
 
     watcher = Watcher(
-        on_server=break_down, on_level=told.levels.append, on_row=told.rows.append, after_level=lambda _, __: False
+        on_begin=break_down, on_level=told.levels.append, on_row=told.rows.append, after_level=lambda _, __: False
     )
     async with listening(api) as server:
         outcome = await run(chosen(server.url(), concurrency="20", requests=1000), watcher)

@@ -47,7 +47,7 @@ LEVEL: dict[str, str | None] = {
 }
 HEADER = (
     "format loadgen started_at target model api workload arrivals seed slo clock host server options "
-    "phases curve levels"
+    "phases seeks answer curve levels"
 )
 
 
@@ -247,7 +247,8 @@ def test_a_verdict_is_as_the_contract_has_it(tmp_path: Path) -> None:
     level = json.loads(summary.dumps(summary.summarize(directory)))["levels"][0]
     assert level["verdicts"][0] == {
         "term": "ttft p95 < 150ms", "verdict": "PASS", "observed_ms": 100.0, "exceed": 0.0,
-        "exceed_ci": [0.0, 0.00746136], "n_eff": 400, "observed_per_s": None, "per_s_ci": [None, None],
+        "exceed_ci": [0.0, 0.00746136], "unknown": 0.0, "n": 400, "n_eff": 400,
+        "observed_per_s": None, "per_s_ci": [None, None],
     }  # fmt: skip
     assert list(level["goodput"]) == ["requests_per_s", "share"]
 

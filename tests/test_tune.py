@@ -108,7 +108,7 @@ class Told:
         def level(_: LevelPlan) -> None:
             pass
 
-        return Watcher(on_server=lambda _: None, on_level=level, on_row=row, after_level=after_level)
+        return Watcher(on_begin=lambda *_: None, on_level=level, on_row=row, after_level=after_level)
 
 
 def kept() -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import metrics, records, slo, verdicts, window
+from analysis import decision, metrics, records, slo, verdicts, window
 from tests import fakes_run as fakes
 from tests.bench import virtual
 
@@ -31,9 +31,13 @@ def spread(count: int = 1000, ttfts_us: dict[int, int] | None = None, **changes:
 
 def judged(
     term: str, rows: list[fakes.Row], steady: window.Window | None = MINUTE, **settings: Any
-) -> verdicts.Verdict:
+) -> decision.Verdict:
     requests = fakes.requests(*rows)
     return verdicts.judge(slo.parse(term), requests, metrics.event_tokens(requests), steady, **settings)
+
+
+def held(requests: records.Requests, steady: window.Window | None = MINUTE) -> verdicts.Held:
+    return verdicts.Held(requests=requests, tokens=metrics.event_tokens(requests), steady=steady)
 
 
 def change(rows: list[fakes.Row], places: Any, **changes: Any) -> list[fakes.Row]:
@@ -202,7 +206,7 @@ def test_more_terms_and_looks_ask_for_more_evidence() -> None:
 
 def stated(rows: list[fakes.Row], steady: window.Window | None = MINUTE, **head: Any) -> dict[str, verdicts.Statement]:
     requests = fakes.requests(*rows)
-    return verdicts.of_level(header(**head), requests, metrics.event_tokens(requests), steady)
+    return verdicts.of_levels(header(**head), [held(requests, steady)])
 
 
 def test_no_slo_no_statement() -> None:
@@ -299,6 +303,42 @@ def test_any_rows_give_a_verdict_in_order(rows: list[Any], term: str) -> None:
     goodput = found[""].goodput
     assert goodput is not None
     assert goodput.share is None or 0 <= goodput.share <= 1
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 20), st.integers(300, 1000), st.integers(0, 9))
+def test_two_halves_say_what_the_whole_says(slow: int, count: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = spread(count, ttfts_us=dict.fromkeys(random.choice(count, slow, replace=False).tolist(), 400_000))
+    whole = judged("ttft p99 < 300ms", rows)
+    ends = ((0, 30), (30, 60))
+    parts = [[row for row in rows if a * 1e6 < row["sent_us"] <= b * 1e6] for a, b in ends]
+    windows = [window.Window(start_us=a * 1e6, end_us=b * 1e6) for a, b in ends]
+    levels = [held(fakes.requests(*part), one) for part, one in zip(parts, windows, strict=True)]
+    term = slo.parse("ttft p99 < 300ms")
+    halves = decision.decide(term, [verdicts.sample(term, one) for one in levels])
+    assert (halves.n, halves.exceed, halves.observed_ms) == (whole.n, whole.exceed, whole.observed_ms)
+    assert {whole.verdict, halves.verdict} != {"PASS", "FAIL"}
+
+
+def test_several_levels_make_one_statement() -> None:
+    rows = spread(250, ttfts_us=dict.fromkeys(range(0, 250, 25), 400_000))
+    for i, row in enumerate(rows):
+        row["class"] = "a" if i % 2 else "b"
+    workload = {"name": "mix", "classes": [{"name": "a", "slo": ["ttft p90 < 1s"]}, {"name": "b"}]}
+    head = header(slo=["ttft p99 < 1s", "e2e p90 < 500ms"], workload=workload)
+    one, two = held(fakes.requests(*rows)), held(fakes.requests(*spread(150)), window.Window(start_us=0, end_us=30e6))
+    alone, both = verdicts.of_levels(head, [one]), verdicts.of_levels(head, [one, two])
+    assert [found.verdict for found in alone[""].verdicts] == ["UNDECIDED", "PASS"]
+    assert [found.verdict for found in both[""].verdicts] == ["PASS", "PASS"]
+    assert [found.n for found in both["a"].verdicts] == [125]
+    assert both[""].goodput is not None
+    assert both[""].goodput.share == pytest.approx(390 / 400)
+    assert both[""].goodput.requests_per_s == pytest.approx((240 + 75) / 90, rel=0.02)
+    assert [found.verdict for found in verdicts.of_levels(head, [one, two], looks=5)[""].verdicts] == [
+        "UNDECIDED",
+        "PASS",
+    ]
 
 
 def queue(random: np.random.Generator, count: int) -> records.Requests:

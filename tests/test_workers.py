@@ -17,14 +17,14 @@ from loadgen import run as run_module
 from loadgen.cli.options import Options, settings
 from loadgen.record import LevelPlan, LevelRow
 from loadgen.run import Outcome, Watcher, run
-from loadgen.workers import _joined
+from loadgen.workers import End, Workers, _joined
 from tests.fakes_api import Api, listening
 from tests.fakes_tls import little_trust
 
 __all__ = ["little_trust"]
 
 WATCHER = Watcher(
-    on_server=lambda _: None, on_level=lambda _: None, on_row=lambda _: None, after_level=lambda _, __: True
+    on_begin=lambda _, __: None, on_level=lambda _: None, on_row=lambda _: None, after_level=lambda _, __: True
 )
 
 
@@ -94,8 +94,7 @@ def test_three_workers_keep_the_one_schedule_and_the_one_cap(tmp_path: Path) -> 
     assert due[1][:60] == due[3][:60]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("load", [{"concurrency": "3"}, {"rate": "200"}])
+@pytest.mark.parametrize(("load", "workers"), [({"concurrency": "3"}, 1), ({"rate": "200"}, 2)])
 def test_a_level_can_have_its_own_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: dict[str, Any], workers: int
 ) -> None:
@@ -123,12 +122,37 @@ def test_a_stop_reaches_all_workers_and_keeps_what_has_ended(tmp_path: Path) -> 
             os.kill(os.getpid(), signal.SIGINT)
 
     watcher = Watcher(
-        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+        on_begin=WATCHER.on_begin, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
     )
     outcome = measured(tmp_path, Api(delay_s=0.005), watcher, concurrency="4", duration="40s", workers=2)
     assert outcome.interrupted
     assert len(rows_of(outcome)) == seen >= 20
     assert [level["ended_by"] for level in levels_of(outcome)] == ["interrupt"]
+
+
+def test_a_level_that_one_worker_ends_is_over_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, made, start = 0, [], Workers.start
+
+    async def started(*arguments: Any) -> Workers:
+        made.append(await start(*arguments))
+        return made[0]
+
+    def on_row(_: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 20:
+            made[0]._tell(made[0]._pipes[:1], End("over-saturated"))
+
+    monkeypatch.setattr(Workers, "start", started)
+    watcher = Watcher(
+        on_begin=WATCHER.on_begin, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+    )
+    outcome = measured(tmp_path, Api(delay_s=0.005), watcher, rate="100,300", requests=200, workers=3)
+    assert not outcome.interrupted
+    assert [level["ended_by"] for level in levels_of(outcome)] == ["over-saturated", "requests"]
+    phases = [(row["level"], row["phase"]) for row in rows_of(outcome)]
+    assert phases.count((0, "measure")) < 200
+    assert phases.count((1, "measure")) == 200
 
 
 def test_a_worker_that_dies_ends_the_run_with_its_rows_kept(tmp_path: Path) -> None:
@@ -141,7 +165,7 @@ def test_a_worker_that_dies_ends_the_run_with_its_rows_kept(tmp_path: Path) -> N
             multiprocessing.active_children()[0].kill()
 
     watcher = Watcher(
-        on_server=WATCHER.on_server, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
+        on_begin=WATCHER.on_begin, on_level=WATCHER.on_level, on_row=on_row, after_level=WATCHER.after_level
     )
     with pytest.raises(OSError, match="a worker process has ended unexpectedly"):
         measured(tmp_path, Api(delay_s=0.005), watcher, concurrency="4", duration="40s", workers=2)
@@ -157,4 +181,6 @@ def test_the_row_of_a_level_is_that_of_all_its_workers() -> None:
     assert _joined(rows).due is None
     more = [msgspec.structs.replace(row, due=7, dropped=1, waited_max=2) for row in rows]
     assert (_joined(more).due, _joined(more).dropped, _joined(more).waited_max) == (14, 2, 4)
+    over = msgspec.structs.replace(rows[0], ended_by="over-saturated")
+    assert _joined([*rows, over]).ended_by == "over-saturated"
     assert _joined(rows) == LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=-40)

@@ -17,6 +17,7 @@ app = App(
     loadgen run localhost:8000
     loadgen run https://api.example.com/v1 --model m --concurrency 1,8,32
     loadgen run sim:llama-3.1-8b@h100 --input 512 --output 128
+    loadgen slo localhost:8000 --slo "ttft p99 < 500ms" --concurrency 16
     loadgen run localhost:8000 --json --quiet | jq '.levels[].ttft_ms.p50'
     loadgen report runs/NAME
 """,
@@ -25,6 +26,7 @@ app = App(
 )
 for name, text in {
     "run": "Measure one or more levels of load.",
+    "slo": "Does an SLO hold at a load, or which is the largest load at which it does?",
     "tune": "Measure a server under one setting after another, and compare them.",
     "check": "One probe: address, model, what the server accepts, how it counts tokens.",
     "plan": "Print the requests that a run would send, as JSON lines.",

@@ -82,8 +82,11 @@ class Options(LoadOptions):
     config: Annotated[Path | None, flag(_RESULT, "A TOML file with any of these flags, by the same names.")] = None
 
 
-def settings(target: str, options: Options) -> "Settings":
-    """What the flags stand for. Raises ValueError for the first that makes no sense."""
+def settings(target: str, options: Options, asked: dict[str, Any] | None = None) -> "Settings":
+    """What the flags stand for; `asked` are the fields that are about the load, where these flags do not say it alone.
+
+    Raises ValueError for the first flag that makes no sense.
+    """
     from loadgen.cli import values
     from loadgen.endpoint import Access, api_key, parse_target
     from loadgen.exchange import Limits
@@ -98,7 +101,7 @@ def settings(target: str, options: Options) -> "Settings":
         raise ValueError(f"--seed {options.seed}: expected 0 or more")
     if not 1 <= options.workers <= _MOST_WORKERS:
         raise ValueError(f"--workers {options.workers}: expected 1 to {_MOST_WORKERS}")
-    asked = load(options)
+    asked = load(options) if asked is None else asked
     headers = tuple(values.header(text) for text in options.header)
     return Settings(
         target=target,

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.5
 _RECENT = 200  # requests that the TTFT shown goes over
+_WHY = {
+    "errors": ": given up, every request fails",
+    "interrupt": ": interrupted",
+    "over-saturated": ": stopped, the server does not keep up with this rate",
+}
 
 
 class Progress:
-    def __init__(self, console: Console, levels: int, until: Until) -> None:
+    def __init__(self, console: Console, levels: int | None, until: Until) -> None:  # None: not known before
         self._console = console
         self._levels = levels
         self._until = until
@@ -72,8 +77,7 @@ class Progress:
 
     def level_ended(self, row: LevelRow) -> None:
         self.stop()
-        why = {"errors": ": given up, every request fails", "interrupt": ": interrupted"}.get(row.ended_by, "")
-        self._say(f"{self._line()}{why}")
+        self._say(f"{self._line()}{_WHY.get(row.ended_by, '')}")
 
     def say(self, text: str) -> None:
         self._say(text)
@@ -94,7 +98,8 @@ class Progress:
     def _line(self) -> str:
         assert self._plan is not None
         elapsed_s = (mono_ns() - self._begun_ns) / 1e9
-        parts = [f"level {self._plan.level + 1}/{self._levels}", _load(self._plan)]
+        of = "" if self._levels is None else f"/{self._levels}"
+        parts = [f"level {self._plan.level + 1}{of}", _load(self._plan)]
         if self._live is not None and (left_s := self._left_s()) is not None:
             parts.append(f"{left_s:.0f} s left")
         parts += [f"{self._ok} ok/{self._failed} failed", f"{self._tokens / max(elapsed_s, 1e-9):.0f} tok/s"]

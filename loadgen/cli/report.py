@@ -22,20 +22,24 @@ def report(run: Path, /, *, json: Annotated[bool, Parameter(negative=(), show_de
     return present(run, json=json)
 
 
-def present(directory: Path, *, json: bool = False, quiet: bool = False) -> int:
+def present(directory: Path, *, json: bool = False, quiet: bool = False, answer_only: bool = False) -> int:
     """Finish a run and show it: results on standard output, where the files are on standard error.
+
+    A run that has an answer begins with it; its levels follow, unless `answer_only`.
 
     The exit code. Raises ValueError where the run cannot be read.
     """
     from rich.console import Console
 
-    from analysis import summary, tables
+    from analysis import answer_tables, summary, tables
 
-    result = finish(directory)
+    result, console = finish(directory), Console()
     if json:
         print(summary.dumps(result), end="")  # noqa: T201 - the result goes to standard output
     else:
-        tables.show(result, Console())
+        answer_tables.show(result, console)
+        if not answer_only:
+            tables.show(result, console)
     if not quiet:
         Console(stderr=True).print(f"{directory}/: summary.json, curve.png, curve.svg", markup=False, highlight=False)
     return summary.exit_code(result)

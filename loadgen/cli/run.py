@@ -9,6 +9,7 @@ from loadgen.cli.options import Options, settings
 if TYPE_CHECKING:
     from analysis.summary import Level
     from loadgen.cli.progress import Progress
+    from loadgen.preflight import Server
     from loadgen.record import LevelRow
     from loadgen.run import Outcome, Watcher
     from loadgen.settings import Settings
@@ -63,6 +64,10 @@ def watcher(chosen: "Settings", options: Options, progress: "Progress") -> "Watc
 
     def after_level(directory: Path, row: "LevelRow") -> bool:
         progress.level_ended(row)
+        beyond = chosen.rates[row.level + 1 :]
+        if row.ended_by == "over-saturated" and beyond and min(beyond) >= chosen.rates[row.level]:
+            progress.say("the higher rates are left out")
+            return False
         if options.concurrency is not None or chosen.law is not None:
             return True
         done.append(summary.summarize_level(records.read(directory, only=row.level), row.level))
@@ -71,4 +76,27 @@ def watcher(chosen: "Settings", options: Options, progress: "Progress") -> "Watc
             return False
         return True
 
-    return Watcher(on_server=progress.server, on_level=progress.level, on_row=progress.row, after_level=after_level)
+    def begin(_: Path, server: "Server") -> None:
+        progress.server(server)
+        for line in _ahead(chosen, server, may_stop=options.concurrency is None):
+            progress.say(line)
+
+    return Watcher(on_begin=begin, on_level=progress.level, on_row=progress.row, after_level=after_level)
+
+
+def _ahead(chosen: "Settings", server: "Server", *, may_stop: bool) -> list[str]:
+    """How long it may take, and whether the samples will do: for verdicts if there are terms, else for a p99."""
+    from analysis import decision, quantiles, slo
+    from loadgen import estimate
+    from loadgen.checks import request_s
+    from loadgen.load import levels_of
+
+    needs = [estimate.Need("a p99", quantiles.min_n(0.99))]
+    for term in map(slo.parse, chosen.slo):
+        fewest = decision.fewest(term)
+        if fewest is not None and term.metric != "itl":  # of gaps there are many in a request
+            needs.append(estimate.Need(f"a PASS of {term}", fewest))
+    need = max(needs[1:] or needs, key=lambda need: need.requests)
+    took_s = request_s(chosen, server)
+    levels = [estimate.ahead(chosen, plan, took_s) for plan in levels_of(chosen)]
+    return estimate.words(chosen, levels, need, may_stop=may_stop and chosen.law is None)

@@ -1,4 +1,6 @@
-"""Do the intervals cover, and is a transient cut? python -m tests.bench.coverage [--levels N] [--seconds S ...]
+"""Do the intervals cover, and is a transient cut?
+
+    python -m tests.bench.coverage [--levels N] [--seconds S ...] [--first-seed N]
 
 Each row is N levels of the simulated engine in virtual time, of which every one states intervals of its own. The true
 quantile is that of all their values together.
@@ -90,13 +92,13 @@ def covers(truth: float, interval: tuple[float | None, float | None]) -> bool:
     return (low is None or low <= truth) and (high is None or truth <= high)
 
 
-def coverage(levels: int, seconds: Sequence[float]) -> Table:
+def coverage(seeds: range, seconds: Sequence[float]) -> Table:
     table = Table(
         *["load", "s", "metric", "q", "n", "n_eff", "covers %", "naive %", "stated %", "half %", "sd %"], box=None
     )
     for load in LOADS:
         for length_s in seconds:
-            made = [samples(load, length_s, seed) for seed in range(levels)]
+            made = [samples(load, length_s, seed) for seed in seeds]
             for metric in made[0]:
                 for place, (name, q) in enumerate((("p50", 0.5), ("p99", 0.99))):
                     row = [one[metric] for one in made]
@@ -123,15 +125,13 @@ def _figures(row: list[Sample], field: str, place: int, q: float) -> list[str]:
     ]
 
 
-def transients(levels: int, seconds: Sequence[float]) -> Table:
+def transients(seeds: range, seconds: Sequence[float]) -> Table:
     table = Table(
         *["load", "s", "start", "cut %", "cut s", "not steady %", "tokens/s with the cut %", "without %"], box=None
     )
     for load in LOADS:
         for length_s in seconds:
-            made = {
-                cold_s: [_settled(load, length_s, seed, cold_s) for seed in range(levels)] for cold_s in (0.0, COLD_S)
-            }
+            made = {cold_s: [_settled(load, length_s, seed, cold_s) for seed in seeds] for cold_s in (0.0, COLD_S)}
             truth = np.mean([rate for _, rate, _ in made[0.0]])
             for cold_s, row in made.items():
                 cuts = np.array([settled.cut_s for settled, _, _ in row])
@@ -160,10 +160,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", type=int, default=100)
     parser.add_argument("--seconds", type=float, nargs="+", default=[30.0, 120.0])
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
     console = Console(width=160)
-    console.print(coverage(options.levels, options.seconds))
-    console.print(transients(max(options.levels // 4, 1), options.seconds))
+    seeds = range(options.first_seed, options.first_seed + options.levels)
+    console.print(coverage(seeds, options.seconds))
+    console.print(transients(seeds[: max(options.levels // 4, 1)], options.seconds))
 
 
 if __name__ == "__main__":
