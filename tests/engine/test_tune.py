@@ -98,10 +98,11 @@ def test_an_interrupt_in_the_load_leaves_no_process(tmp_path: Path) -> None:
     load = ["--concurrency", "4", "--duration", "5m", "--input", "64", "--output", "32"]
     process = tune(tmp_path, "--set", "max_num_seqs=4", *load)
     rows = tmp_path / "out/block-0/max_num_seqs=4/requests.jsonl"
-    for _ in range(3000):
+    for _ in range(5000):
         if process.poll() is not None or (rows.exists() and rows.stat().st_size):
             break
         time.sleep(0.1)
+    assert rows.exists()
     assert len(processes_of(tmp_path)) >= 4  # this one, its supervisor, the server and its engine
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
