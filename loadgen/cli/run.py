@@ -8,9 +8,10 @@ from loadgen.cli.options import Options, settings
 
 if TYPE_CHECKING:
     from analysis.summary import Level
+    from loadgen.cli.progress import Progress
     from loadgen.preflight import Server
     from loadgen.record import LevelRow
-    from loadgen.run import Outcome
+    from loadgen.run import Outcome, Watcher
     from loadgen.settings import Settings
 
 _DEFAULT = Options()
@@ -41,13 +42,24 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
     import uvloop
     from rich.console import Console
 
-    from analysis import records, summary
     from loadgen.cli.progress import Progress
     from loadgen.load import level_count
-    from loadgen.run import Watcher
     from loadgen.run import run as start
 
     progress = Progress(Console(stderr=True, quiet=options.quiet), level_count(chosen), chosen.until)
+    try:
+        return uvloop.run(start(chosen, watcher(chosen, options, progress)))
+    except asyncio.CancelledError:
+        return None
+    finally:
+        progress.stop()
+
+
+def watcher(chosen: "Settings", options: Options, progress: "Progress") -> "Watcher":
+    """It ends a sweep that nobody has given an end, once the throughput has stopped growing."""
+    from analysis import records, summary
+    from loadgen.run import Watcher
+
     done: list[Level] = []
 
     def after_level(directory: Path, row: "LevelRow") -> bool:
@@ -69,18 +81,7 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
         for line in _ahead(chosen, server, may_stop=options.concurrency is None):
             progress.say(line)
 
-    watcher = Watcher(
-        on_begin=begin,
-        on_level=progress.level,
-        on_row=progress.row,
-        after_level=after_level,
-    )
-    try:
-        return uvloop.run(start(chosen, watcher))
-    except asyncio.CancelledError:
-        return None
-    finally:
-        progress.stop()
+    return Watcher(on_begin=begin, on_level=progress.level, on_row=progress.row, after_level=after_level)
 
 
 def _ahead(chosen: "Settings", server: "Server", *, may_stop: bool) -> list[str]:
