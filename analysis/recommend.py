@@ -5,7 +5,8 @@ tokens/s there are compared, every pair of settings, Holm over the pairs: the wi
 one question of its own: it pays nothing for the many ratios of a comparison, and may be answered where none is called.
 
 Without an SLO there is no best load: all stand at the largest load that all have, and the sentence says that it weighs
-throughput alone. A setting that does not hold the SLO in each of its blocks is no candidate.
+throughput alone. A setting that does not hold the SLO in each of its blocks is no candidate; where one of its runs was
+INVALID, or did not decide, nobody knows, and nothing is recommended.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ def recommend(settings: Sequence[Setting], margin: float) -> tuple[tuple[Row, ..
     rows = tuple(_row(one, stand[one.name]) for one in settings)
     candidates = {row.setting: stand[row.setting] for row in rows if row.load is not None}
     best, sentence = _choice(candidates, {row.setting: row for row in rows}, margin, slo=slo)
+    unknown = [one.name for one in settings if candidates and _unknown(one, stand[one.name], slo=slo)]
+    if unknown:
+        others = f" Of the others: {sentence}" if len(candidates) > 1 else ""
+        best = None
+        sentence = f"Too little is known of {', '.join(unknown)}: not every run gave a VALID answer.{others}"
     return rows, Recommended(setting=best, sentence=sentence, under_slo=slo)
 
 
@@ -86,6 +92,12 @@ def _at_shared(setting: Setting, settings: Sequence[Setting]) -> Blocks:
     others = [tuned.levels(one) for one in settings if one.replicates]
     shared = [load for load in ours if all(load in other for other in others)]
     return ours[shared[-1]] if shared else {}
+
+
+def _unknown(setting: Setting, stand: Blocks, *, slo: bool) -> bool:
+    """Whether some run of it neither has its level nor says that the SLO fails."""
+    silent = [one.run for one in setting.replicates if one.block not in stand]
+    return any(not slo or run.curve.fails is None for run in silent)
 
 
 def _row(setting: Setting, stand: Blocks) -> Row:

@@ -47,7 +47,7 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True):
     """tune.json. `seed` is that of the first block."""
 
     format: int
-    launch: str
+    launch: str | None
     settings: tuple[Named, ...]
     blocks: int
     seed: int

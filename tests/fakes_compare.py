@@ -71,10 +71,12 @@ def goodput(rate: float) -> Goodput:
     return Goodput(requests_per_s=rate, share=1.0)
 
 
-def run(*levels: Level, holds: float | None = None, digest: str = "ab12", **changes: Any) -> Summary:
+def run(
+    *levels: Level, holds: float | None = None, fails: float | None = None, digest: str = "ab12", **changes: Any
+) -> Summary:
     first = template()
     workload = msgspec.structs.replace(first.workload, digest=digest)
-    curve = msgspec.structs.replace(first.curve, holds=holds)
+    curve = msgspec.structs.replace(first.curve, holds=holds, fails=fails)
     return msgspec.structs.replace(first, levels=levels, workload=workload, curve=curve, **changes)
 
 

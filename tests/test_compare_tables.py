@@ -46,7 +46,7 @@ def test_single_runs_say_what_they_cannot_say() -> None:
 
 
 def test_blocks_say_how_far_they_go() -> None:
-    settings = fakes.blocks("a", 100), fakes.blocks("b", 150, wobble=-1, holds=8)
+    settings = fakes.blocks("a", 100, holds=8), fakes.blocks("b", 150, wobble=-1, holds=8)
     text = words(compared(*settings))
     assert "5 blocks, each with a start of the server: t intervals of the log ratio within blocks" in text
     assert "two starts of one setting differ by up to this" in text

@@ -20,7 +20,9 @@ def under_slo(
 ) -> Setting:
     """Holds the SLO at 8, delivering `rate` there, and not at 16; each setting wobbles in its own way."""
     rates = [rate * math.exp(noise * chance) for chance in (fakes.WOBBLE * 2)[shift : shift + count]]
-    return fakes.tuned(name, [fakes.run(fakes.level(8, one), fakes.level(16, 2 * rate), holds=holds) for one in rates])
+    fails = 8.0 if holds is None else 16.0
+    levels = [(fakes.level(8, one), fakes.level(16, 2 * rate)) for one in rates]
+    return fakes.tuned(name, [fakes.run(*each, holds=holds, fails=fails) for each in levels])
 
 
 def chosen(*settings: Setting, margin: float = 0.05) -> Recommended:
@@ -74,13 +76,26 @@ def test_one_start_of_each() -> None:
 
 def test_who_does_not_hold_in_all_blocks_is_no_candidate() -> None:
     wavers = under_slo("b", 200)
-    first = msgspec.structs.replace(wavers.replicates[0], run=fakes.run(fakes.level(8, 200)))
+    first = msgspec.structs.replace(wavers.replicates[0], run=fakes.run(fakes.level(8, 200), fails=8.0))
     wavers = msgspec.structs.replace(wavers, replicates=(first, *wavers.replicates[1:]))
     rows, found = recommend.recommend([under_slo("a", 100), wavers, under_slo("c", 300, holds=None)], 0.05)
     assert found.setting == "a"
     assert "the only setting for which the SLO is known to hold in all runs: 100 tok/s at 8" in found.sentence
     assert [(row.load, row.loads) for row in rows] == [("8", ("8",) * 5), (None, ("8",) * 4), (None, ())]
     assert rows[1].output_tokens_per_s is None
+
+
+def test_a_setting_of_which_too_little_is_known_may_be_the_best() -> None:
+    open_runs = under_slo("b", 200)
+    first = msgspec.structs.replace(open_runs.replicates[0], run=fakes.run(fakes.level(8, 200)))
+    open_runs = msgspec.structs.replace(open_runs, replicates=(first, *open_runs.replicates[1:]))
+    found = chosen(under_slo("a", 100), open_runs)
+    assert found.setting is None
+    assert found.sentence == "Too little is known of b: not every run gave a VALID answer."
+    found = chosen(under_slo("a", 100), open_runs, under_slo("c", 50))
+    assert found.sentence.startswith(
+        "Too little is known of b: not every run gave a VALID answer. Of the others: Choose a"
+    )
 
 
 def test_no_candidate() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST_WORKERS = 64
 _WORK = Group.create_ordered("Workload")
 _ASK = Group.create_ordered("Request")
-_RESULT = Group.create_ordered("Result")
+RESULT = Group.create_ordered("Result")
 
 
 @Parameter(name="*")
@@ -71,23 +71,23 @@ class Options(LoadOptions):
     ] = "stamped"
     slo: Annotated[
         tuple[str, ...],
-        flag(_RESULT, "'ttft p99 < 500ms', or a preset such as chat: adds verdicts and goodput; may be repeated."),
+        flag(RESULT, "'ttft p99 < 500ms', or a preset such as chat: adds verdicts and goodput; may be repeated."),
     ] = ()
     out: Annotated[
         Path | None,
-        flag(_RESULT, "The run directory, never overwritten. Default: runs/<time>-<model>-<workload>."),
+        flag(RESULT, "The run directory, never overwritten. Default: runs/<time>-<model>-<workload>."),
     ] = None
     metrics: Annotated[
         tuple[str, ...],
         flag(
-            _RESULT,
+            RESULT,
             "Where the server's Prometheus page is; may be repeated, for several servers behind one address. none: do "
             "not ask. Default: /metrics at the target's host.",
         ),
     ] = ()
-    json: Annotated[bool, flag(_RESULT, "Print the summary as JSON on standard output.")] = False
-    quiet: Annotated[bool, flag(_RESULT, "No progress on standard error.")] = False
-    config: Annotated[Path | None, flag(_RESULT, "A TOML file with any of these flags, by the same names.")] = None
+    json: Annotated[bool, flag(RESULT, "Print the summary as JSON on standard output.")] = False
+    quiet: Annotated[bool, flag(RESULT, "No progress on standard error.")] = False
+    config: Annotated[Path | None, flag(RESULT, "A TOML file with any of these flags, by the same names.")] = None
 
 
 def settings(target: str, options: Options, asked: dict[str, Any] | None = None) -> "Settings":

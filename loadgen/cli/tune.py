@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from loadgen.cli.load import flag
-from loadgen.cli.options import _RESULT, Options, settings
+from loadgen.cli.options import RESULT, Options, settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,9 +53,9 @@ class TuneOptions(Options):
     ready_timeout: Annotated[str, flag(_SETTINGS, "How long a server may take to start. Default: 10m.")] = "10m"
     out: Annotated[
         Path | None,
-        flag(_RESULT, "The directory; one of an earlier call is gone on with. Default: runs/<time>-tune."),
+        flag(RESULT, "The directory; one of an earlier call is gone on with. Default: runs/<time>-tune."),
     ] = None
-    json: Annotated[bool, flag(_RESULT, "Print the comparison as JSON on standard output.")] = False
+    json: Annotated[bool, flag(RESULT, "Print the comparison as JSON on standard output.")] = False
 
 
 _DEFAULT = TuneOptions()
@@ -77,8 +77,7 @@ def tune(target: str | None = None, /, options: TuneOptions = _DEFAULT) -> int:
     directory = options.out or _default_out()
     finished = _measure(plan, chosen, options, directory)
     if not finished:
-        with contextlib.suppress(ValueError):  # there may be nothing to compare yet
-            _show(directory, options)
+        _show(directory, options)
         return 130
     return _show(directory, options)
 
@@ -234,7 +233,13 @@ def _minutes(seconds: float) -> str:
 
 
 def _show(directory: Path, options: TuneOptions) -> int:
-    """The comparison of what was measured. The exit code."""
+    """The comparison of what was measured. The exit code: 3 where one setting alone was, and there is none."""
+    from loadgen.cli.compare import compare
+
     if not options.quiet:
         sys.stderr.write(f"{directory}/: tune.json, and a run directory and a log for each start\n")
-    return 0
+    try:
+        return compare(directory, out=directory, json=options.json)
+    except ValueError as error:
+        sys.stderr.write(f"nothing to compare: {error}\n")
+        return 3
