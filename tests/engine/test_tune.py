@@ -16,7 +16,7 @@ import pytest
 from tests.engine.conftest import FLAGS, free_port, install
 
 SETTINGS = ("2", "8", "0")  # vLLM refuses the last
-BLOCKS = 2
+BLOCKS = 3
 TIMEOUT_S = 850.0  # of all starts and loads
 LOAD = ["--concurrency", "8", "--requests", "64", "--input", "64", "--output", "32"]
 
@@ -81,6 +81,20 @@ def test_more_sequences_at_once_give_more_throughput_and_less_waiting(tuned: Tun
         throughput = [level["throughput"]["output_tokens_per_s"] for level in (at_two, at_eight)]
         assert throughput[1] > 1.2 * throughput[0]
         assert at_two["ttft_ms"]["p50"] > 2 * at_eight["ttft_ms"]["p50"]  # six of eight wait
+
+
+def test_the_comparison_is_sure_of_it(tuned: Tuned) -> None:
+    """And the server's own metrics say why: with two places, six of eight wait."""
+    compared = json.loads((tuned.folder / "compare.json").read_text())
+    (ratio,) = (
+        one for one in compared["ratios"] if (one["setting"], one["metric"]) == ("max-num-seqs=8", "throughput")
+    )
+    assert ratio["ci95"][0] is not None, compared["invalid"]
+    assert ratio["ci95"][0] > 1
+    assert ratio["ratio"] > 1.2
+    waiting = {value: [level["server"]["waiting"]["mean"] for level in tuned.levels(value)] for value in ("2", "8")}
+    assert min(waiting["2"]) > 4
+    assert max(waiting["8"]) < 1
 
 
 def test_a_setting_that_cannot_start_is_a_result_with_its_log(tuned: Tuned) -> None:
