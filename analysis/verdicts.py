@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from analysis.window import Window
 
 OFTEN = (0.9, 0.75)  # quantiles that enough values exceed to show how these bunch
-FOLDS = (1, 2)  # blocks in one
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,16 +168,16 @@ def _share_sample(term: Term, found: fates.Fate, times_us: Floats, steady: Windo
 
 def _effect(exceeds: Bools, where: npt.NDArray[np.uint8], values: Floats | None, quantile: float) -> float:
     """The design effect that a verdict rests on: the largest of those of three limits, the term's own and the sample's
-    p90 and p75, over blocks and over pairs of them.
+    p90 and p75.
 
     A calm sample shows few misses and little dependence at once: by its own limit alone, an open loop near saturation
-    (28/s of tests/bench/verdicts.py) passes 7 to 11 % of the levels that just fail, and by all three at most 6 %.
+    (28/s of tests/bench/verdicts.py) passes 5 to 21 % of the levels that just fail, and by all three at most 6 %.
     """
     spreads = [exceeds]
     if values is not None:
         limits = {float(np.quantile(values, min(quantile, q), method="lower")) for q in OFTEN}
         spreads += [values > limit for limit in limits]
-    return max(blocks.design_effect(spread, where // fold) for spread in spreads for fold in FOLDS)
+    return max(blocks.design_effect(spread, where) for spread in spreads)
 
 
 def goodput(parts: Sequence[tuple[Held, Outcome]]) -> Goodput:

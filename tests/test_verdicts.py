@@ -368,5 +368,5 @@ def test_at_the_limit_it_errs_as_seldom_as_it_promises() -> None:
     assert found[0.1]["PASS"] <= most
     assert found[0.1]["FAIL"] <= most
     assert plain > 0.3 * levels  # what the plain quantile would have passed
-    assert found[0.03]["PASS"] > 0.7 * levels
-    assert found[0.3]["FAIL"] > 0.9 * levels
+    assert found[0.03]["PASS"] > 0.8 * levels
+    assert found[0.3]["FAIL"] > 0.95 * levels
