@@ -54,9 +54,9 @@ def places(times_us: Floats, start_us: float, end_us: float) -> Places:
 
 
 def effect_at(values: Floats, where: Places, q: float, value_at: Callable[[float], float]) -> float:
-    """The design effect of the share above the sample's own quantile; `value_at` finds that."""
+    """The design effect of the share above the sample's own quantile, at least 1; `value_at` finds that."""
     above = _above(values, value_at(q))
-    effect, often = design_effect(above, where), OFTEN * (1 - q)
+    effect, often = max(1.0, design_effect(above, where)), OFTEN * (1 - q)
     if np.count_nonzero(above) / effect >= FEW or often > 0.5:
         return effect
     return max(effect, design_effect(_above(values, value_at(1 - often)), where))
@@ -69,7 +69,7 @@ def _above(values: Floats, limit: float) -> Bools:
 
 
 def design_effect(exceeds: Bools, where: Places) -> float:
-    """Variance of the share, by blocks, over that of independent values; at least 1, and 1 where all are alike.
+    """Variance of the share, by blocks, over that of independent values; 0 where all are alike, which tells nothing.
 
     All values in one block may be one and the same event: they are worth one.
     """
@@ -77,13 +77,13 @@ def design_effect(exceeds: Bools, where: Places) -> float:
     sizes = below + above
     n, k, used = int(sizes.sum()), int(above.sum()), int(np.count_nonzero(sizes))
     if used < 2:
-        return float(max(n, 1))
+        return float(n)
     if k in (0, n):
-        return 1.0
+        return 0.0
     p = k / n
     excess = above - p * sizes
     variance = float(np.sum(excess**2)) * _together(excess, used) / n**2
-    return min(max(1.0, variance / (p * (1 - p) / n)), float(n))
+    return min(variance / (p * (1 - p) / n), float(n))
 
 
 def _counts(exceeds: Bools, where: Places) -> Ints:
@@ -104,8 +104,13 @@ def _together(excess: Floats, used: int) -> float:
     positive = pairs[: np.argmax(pairs <= 0)]  # the excess sums to 0 and the lags to 1/2: some pair is negative
     longer = max(1.0, 2 * float(np.minimum.accumulate(positive).sum()) - 1)
     free = max(used / longer, min(used, 3.0))
-    unsure = float(special.stdtrit(free - 1, 1 - ALPHA / 2) / special.ndtri(1 - ALPHA / 2)) ** 2
-    return longer * free / (free - 1) * unsure
+    return longer * free / (free - 1) * unsure(ALPHA / 2, free - 1)
+
+
+def unsure(alpha: float, free: float = BLOCKS - 1) -> float:
+    """By how much a variance that is known by so many degrees of freedom counts for more, where a bound errs in `alpha`
+    of the cases: the square of Student's t over z."""
+    return float(special.stdtrit(free, 1 - alpha) / special.ndtri(1 - alpha)) ** 2
 
 
 def mean_interval(means: Floats, alpha: float = ALPHA) -> tuple[float, float]:

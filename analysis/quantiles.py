@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from analysis.window import Window
 
 ALPHA = 0.05  # of a two-sided interval
-KNOWN = float(special.ndtri(1 - ALPHA / 2) / special.stdtrit(blocks.BLOCKS - 1, 1 - ALPHA / 2)) ** 2  # 0.92
+KNOWN = 1 / blocks.unsure(ALPHA / 2)  # 0.92
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,9 +75,15 @@ def test_few_exceedances_borrow_the_dependence_of_a_lower_limit() -> None:
     assert own_effect(values, times, 1000, 0.99) > 10
 
 
-def test_all_in_one_block_are_worth_one_and_all_alike_are_free() -> None:
+def test_all_in_one_block_are_worth_one_and_all_alike_tell_nothing() -> None:
     assert effect(np.array([True, False, True]), np.array([5.0, 5.0, 5.0]), 0) == 3
-    assert effect(np.zeros(300, np.bool_), np.arange(300.0), 300) == 1
+    assert effect(np.zeros(300, np.bool_), np.arange(300.0), 300) == 0
+
+
+def test_a_variance_that_is_known_badly_counts_for_more() -> None:
+    assert blocks.unsure(0.025, 9) == pytest.approx((2.2622 / 1.96) ** 2, rel=1e-3)
+    assert blocks.unsure(0.05, 1e6) == pytest.approx(1, rel=1e-4)
+    assert blocks.unsure(0.01) > blocks.unsure(0.05) > 1
 
 
 def test_places_are_clipped_to_the_window() -> None:
@@ -90,7 +96,8 @@ def test_the_interval_holds_the_share_and_the_effect_lies_in_bounds(
 ) -> None:
     exceeds, n = np.array([row[0] for row in rows]), len(rows)
     found = effect(exceeds, np.array([row[1] for row in rows]), 30)
-    assert 1 <= found <= n
+    assert 0 <= found <= n
+    found = max(found, 1)
     k = np.count_nonzero(exceeds) / found
     low, high = blocks.interval(k, n / found, alpha)
     assert 0 <= low <= k / (n / found) * (1 + 1e-9)

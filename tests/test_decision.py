@@ -14,7 +14,7 @@ from analysis import blocks, decision, slo
 P99 = slo.parse("ttft p99 < 300ms")
 
 
-def counted(n: int, exceed: int, effect: float = 1.0, unknown: int = 0) -> decision.Sample:
+def counted(n: int, exceed: int, effect: float = 0.0, unknown: int = 0) -> decision.Sample:
     known = np.full(n - unknown, 100.0)
     known[:exceed] = 400.0
     return decision.Sample(n=n, exceed=exceed, unknown=unknown, effects=(effect, effect), values=known)
@@ -25,8 +25,8 @@ def counted(n: int, exceed: int, effect: float = 1.0, unknown: int = 0) -> decis
     [
         ([(200, 0), (98, 0)], "UNDECIDED", 298, 298, 0),
         ([(200, 0), (99, 0)], "PASS", 299, 299, 0),
-        ([(300, 0, 2.0), (300, 0, 2.0)], "PASS", 600, 300, 0),
-        ([(300, 0, 1.0), (900, 0, 5.0)], "PASS", 1200, 300, 0),
+        ([(310, 0, 2.0), (310, 0, 2.0)], "PASS", 620, 300, 0),
+        ([(320, 0, 1.0), (960, 0, 5.0)], "PASS", 1280, 302, 0),
         ([(1000, 10), (1000, 12), (1000, 8)], "UNDECIDED", 3000, 3000, 0.01),
         ([(1000, 14), (1000, 16), (1000, 18)], "FAIL", 3000, 3000, 0.016),
         ([(500, 4), (500, 12)], "UNDECIDED", 1000, 246, 0.016),  # alike they would be FAIL: 16 of 1000 is
@@ -138,7 +138,7 @@ def test_the_fewest_that_pass(term: str, alpha: float, count: int | None) -> Non
     ("sample", "count"),
     [
         (counted(100, 0), 299),
-        (counted(100, 0, 4.0), 299 * 4),
+        (counted(100, 0, 4.0), 299 * 4 * blocks.unsure(0.05)),
         (counted(400, 2), 1149),  # a half of what is allowed
         (counted(1000, 15), 1358),
         (counted(1000, 10), None),
@@ -162,7 +162,8 @@ def test_that_much_does_decide(n: int, share: float, effect: float, looks: int) 
     def grown(times: float) -> str:
         n_eff = (found.n_eff or 0) * times
         many = 100_000
-        return decision.decide(P99, [counted(many, round((found.exceed or 0) * many), many / n_eff)], **rule).verdict
+        effect = many / n_eff / blocks.unsure(decision.ALPHA / looks**2)
+        return decision.decide(P99, [counted(many, round((found.exceed or 0) * many), effect)], **rule).verdict
 
     if n * times / effect < 50_000:
         assert grown(1.1 * times) != "UNDECIDED"
