@@ -74,6 +74,7 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
         on_level=progress.level,
         on_row=progress.row,
         after_level=after_level,
+        on_note=progress.say,
     )
     try:
         return uvloop.run(start(chosen, watcher))
