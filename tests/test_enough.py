@@ -13,7 +13,7 @@ import uvloop
 
 from analysis import quantiles, records, summary
 from loadgen.cli.options import Options, settings
-from loadgen.enough import MORE, Answer, Enough, Ready, asked_of, lacking
+from loadgen.enough import MORE, Answer, Asked, Enough, Ready, asked_of, lacking
 from loadgen.record import LevelPlan, Row
 from loadgen.run import Watcher, run
 from tests import fakes_run as fakes
@@ -25,37 +25,38 @@ __all__ = ["little_trust"]
 # What a level lacks
 
 
-def level_of(tmp_path: Path, rows: list[fakes.Row], **head: Any) -> tuple[summary.Level, records.Header]:
+def lacks(tmp_path: Path, rows: list[fakes.Row], asked: Asked | None = None, **head: Any) -> str | None:
     facts = {"levels": [{"level": 0, "concurrency": fakes.SLOTS}]} | head
     found = records.read(fakes.write(tmp_path, rows, (), fakes.header(**facts)), only=0)
-    return summary.summarize_level(found, 0), found.header
+    return lacking(found, 0, asked_of(found.header) if asked is None else asked)
 
 
-def lacks(tmp_path: Path, rows: list[fakes.Row], **head: Any) -> str | None:
-    level, header = level_of(tmp_path, rows, **head)
-    return lacking(level, asked_of(header))
+def asked(**head: Any) -> Asked:
+    return asked_of(msgspec.convert(fakes.header(**head), records.Header))
 
 
 def test_without_terms_it_is_a_p99_of_the_usual_three(tmp_path: Path) -> None:
-    level, header = level_of(tmp_path, fakes.clean())
-    assert asked_of(header) == (("", "ttft", 0.99), ("", "itl", 0.99), ("", "e2e", 0.99))
-    assert level.ttft_ms.n_eff == 400
-    assert lacking(level, asked_of(header)) == "ttft p99 has 400 of 405 values that do not depend on each other"
-    assert lacks(tmp_path, fakes.closed_loop(fakes.SLOTS, each=102)) is None
+    assert asked() == (("", "ttft", 0.99), ("", "itl", 0.99), ("", "e2e", 0.99))
+    assert asked(slo=["throughput > 5", "stall p99 < 1s"]) == asked()
+    few = fakes.closed_loop(fakes.SLOTS, each=90)
+    assert lacks(tmp_path, few) == "ttft p99 has 360 of 368 values that do not depend on each other"
+    enough = fakes.closed_loop(fakes.SLOTS, each=104)
+    assert lacks(tmp_path, enough) is None
+
+
+def test_it_would_have_sufficed_a_little_earlier_too(tmp_path: Path) -> None:
+    said = lacks(tmp_path, fakes.closed_loop(fakes.SLOTS, each=100))
+    assert said == "ttft p99 has 360 of 368 values that do not depend on each other"
 
 
 def test_terms_say_which_percentiles_also_those_of_classes(tmp_path: Path) -> None:
     classes = [{"name": "chat", "slo": ["itl p90 < 50ms"]}, {"name": "rag", "slo": ["ttft p95 < 9s"]}]
-    workload = {"name": "mix", "classes": classes}
-    level, header = level_of(tmp_path, fakes.mix(), workload=workload, slo=["e2e p50 < 9s", "error_rate < 1%"])
-    assert asked_of(header) == (("", "e2e", 0.5), ("chat", "itl", 0.9), ("rag", "ttft", 0.95))
-    assert lacking(level, asked_of(header)) == "rag ttft p95 has 60 of 80 values that do not depend on each other"
-    assert lacking(level, (("batch", "itl", 0.9),)) == "no request of batch has ended"
-    assert asked_of(fakes_header(slo=["throughput > 5", "stall p99 < 1s"])) == asked_of(fakes_header(slo=[]))
-
-
-def fakes_header(**changes: Any) -> records.Header:
-    return msgspec.convert(fakes.header(**changes), records.Header)
+    head: dict[str, Any] = {"workload": {"name": "mix", "classes": classes}, "slo": ["e2e p50 < 9s", "error_rate < 1%"]}
+    assert asked(**head) == (("", "e2e", 0.5), ("chat", "itl", 0.9), ("rag", "ttft", 0.95))
+    said = lacks(tmp_path, fakes.mix(), **head)
+    assert said == "rag ttft p95 has 60 of 72 values that do not depend on each other"
+    assert lacks(tmp_path, fakes.mix(), (("batch", "itl", 0.9),), **head) == "no request of batch has ended"
+    assert lacks(tmp_path, fakes.mix(), (("", "e2e", 0.5), ("chat", "itl", 0.9)), **head) is None
 
 
 def test_the_window_is_two_requests_long(tmp_path: Path) -> None:
@@ -66,14 +67,13 @@ def test_the_window_is_two_requests_long(tmp_path: Path) -> None:
 
 def test_a_level_that_still_changes_is_not_enough(tmp_path: Path) -> None:
     rows = fakes.open_loop(seconds=120, grows_us=1000)
-    planned = [{"level": 0, "rate_per_s": 10}]
-    said = lacks(tmp_path, rows, levels=planned, arrivals="constant")
+    said = lacks(tmp_path, rows, levels=[{"level": 0, "rate_per_s": 10}], arrivals="constant")
     assert said is not None
     assert said.startswith("TTFT went from ")
 
 
 def test_answers_of_one_event_have_no_gaps_to_wait_for(tmp_path: Path) -> None:
-    assert lacks(tmp_path, fakes.closed_loop(fakes.SLOTS, each=102, events=1)) is None
+    assert lacks(tmp_path, fakes.closed_loop(fakes.SLOTS, each=110, events=1)) is None
 
 
 # When it is looked at
