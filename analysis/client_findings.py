@@ -205,7 +205,7 @@ def _through(evidence: Evidence, flow: Flow, residence_s: float) -> Finding | No
 
 def _severity(evidence: Evidence, flow: Flow) -> Severity:
     """An error only where the law must hold."""
-    ends = ("duration", "schedule", "requests") if evidence.planned.open_loop else ("duration",)
+    ends = ("duration", "schedule", "requests", "enough") if evidence.planned.open_loop else ("duration",)
     whole = evidence.ended is not None and evidence.ended.ended_by in ends
     long = flow.ended >= LITTLE_PER_SLOT * flow.concurrency
     failing = bool(evidence.requests.failed.any())

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # History of the run format. 1: the first. What came later without a break is absent in older runs, and read as none:
 #   rows      class, item, group, shared_tokens, turn, session, left    mixes, data sets, conversations, leaving users
 #   levels    due, dropped, waited_max, ended_by "schedule"             the open loop
+#             ended_by "enough"                                     levels that end when their sample suffices
 #   header    arrivals, workload.classes, levels[].speed                laws of arrival, mixes, traces
 #             seeks, bounds                                             runs that decide on their levels
 FORMAT = 1

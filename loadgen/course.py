@@ -20,6 +20,7 @@ class Until(msgspec.Struct, frozen=True):
     duration_s: float | None = None
     per_slot: int = 0
     errors: int | None = None  # so many failed requests end it, whatever else
+    enough: bool = False  # as soon as its sample suffices, see loadgen/enough.py
 
 
 def until_of(plan: LevelPlan, until: Until) -> Until:

@@ -92,7 +92,12 @@ def words(settings: Settings, levels: Sequence[Ahead], need: Need, *, may_stop: 
     known = settings.trace is not None or (settings.law is not None and settings.until.requests is None)
     why = "" if known else " (by the probe; at higher loads answers take longer)"
     limit = ", fewer once throughput has stopped growing" if may_stop and len(levels) > 1 else ""
-    lines = [f"{count}, about {duration(sum(level.lasts_s for level in levels))}{why}{limit}"]
+    longest_s = sum(level.lasts_s for level in levels)
+    lasts = f"about {duration(longest_s)}{why}"
+    early = levels if settings.until.enough else ()
+    if spared_s := sum(max(0.0, level.requests - need.requests) / level.per_s for level in early):
+        lasts = f"about {duration(longest_s - spared_s)} at least{why}, at most {duration(longest_s)}"
+    lines = [f"{count}, {lasts}{limit}"]
     if any(one.dataset is not None and not one.repeat for one in settings.workload.classes):
         lines.append("a level ends before that where its share of the data set is used up")
     short = [number for number, level in enumerate(levels) if round(level.requests) < need.requests]
@@ -111,7 +116,8 @@ def _short(settings: Settings, levels: Sequence[Ahead], short: list[int], need: 
     more = ""
     if settings.trace is None and not (settings.law is not None and settings.law.name == "ramp"):
         rest_s = sum((need.requests - levels[n].requests) / levels[n].per_s for n in short if levels[n].per_s)
-        more = f"; --requests {need.requests} would take about {duration(rest_s)} more"
+        flag = "a longer --duration" if settings.until.enough else f"--requests {need.requests}"
+        more = f"; {flag} would take about {duration(rest_s)} more"
     independent = "that do not depend on each other"
     return f"{need.what} needs {need.requests} requests {independent}: {will} will have about {_and(counts)}{more}"
 

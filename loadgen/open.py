@@ -5,7 +5,7 @@ due       a time on that clock, never a gap after the last: a late request is se
 ahead     prompts and bodies are made before they are due, in slices between the socket reads
 warm-up   what is due within about one request of the start
 cap       who finds no place waits in line and keeps its due time; after the end the line is served on, but no longer
-          than the level took if it was to end by time
+          than the level took if its end was not a number of requests
 growth    where what is in flight, or waits for the cap, grows without end, the level ends early
 """
 
@@ -219,6 +219,6 @@ class _Open:
         if self._line is None:
             return
         took_ns = self._over_ns - self._begin.mono_ns
-        too_long = self._course.ended_by == "duration" and mono_ns() - self._over_ns > took_ns
+        too_long = self._course.ended_by in ("duration", "enough") and mono_ns() - self._over_ns > took_ns
         if self._stop.is_set() or self._course.ended_by in ("errors", "over-saturated") or too_long:
             self._line.close()

@@ -30,6 +30,7 @@ EndedBy = Literal[
     "schedule",  # the trace or the data set was used up
     "interrupt",
     "errors",
+    "enough",  # --requests enough: its sample suffices
     "over-saturated",  # the open loop alone: what was in flight grew without end
 ]
 Seeks = Literal["verdict", "concurrency", "rate"]  # of a load, or the largest one that holds

@@ -24,6 +24,7 @@ from loadgen.cap import places
 from loadgen.checks import check_data_sets, check_lengths, check_room, make_room, request_s
 from loadgen.clock import ns_of, utc, wall_ns
 from loadgen.endpoint import Target, open_client, parse_target, root, secrets_in, under
+from loadgen.enough import Enough, judging
 from loadgen.load import Job, Load, clear_the_way, levels_of, text_counter
 from loadgen.open import NoRoom
 from loadgen.preflight import Server, preflight
@@ -46,6 +47,7 @@ class Watcher(msgspec.Struct, frozen=True, kw_only=True):
     on_level: Callable[[LevelPlan], None]
     on_row: Callable[[Row], None]
     after_level: Callable[[Path, LevelRow], bool]
+    on_note: Callable[[str], None] = lambda _: None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -122,10 +124,15 @@ async def run(settings: Settings, watcher: Watcher, plans: Iterable[LevelPlan] |
             else:
                 cap = None if settings.max_concurrency is None else places(settings.max_concurrency)
                 load = Load(job, reached.client, sweep.emit, writer.flush, cap)
-            reached.interrupts.load_begins()
-            clear_the_way()
+            judged = (
+                judging(writer.directory, lambda: load.end("enough"))
+                if settings.until.enough
+                else contextlib.nullcontext()
+            )
             try:
-                async with scraping(reached.pages, writer.directory, start_ns) as scraper:
+                async with scraping(reached.pages, writer.directory, start_ns) as scraper, judged as sweep.enough:
+                    reached.interrupts.load_begins()
+                    clear_the_way()
                     await sweep.run(list(header.levels) if plans is None else plans, load, scraper)
             except NoRoom as error:
                 raise NoRoom(f"{error}. What was measured before: loadgen report {writer.directory}") from None
@@ -144,6 +151,7 @@ class _Sweep:
         self._client = reached.client
         self._stop = reached.interrupts.event
         self._writer = writer
+        self.enough: Enough | None = None
         self._took_us, self._ended_well = 0, 0  # of the level's requests
         self._can_reset = True
 
@@ -152,6 +160,8 @@ class _Sweep:
         if row.status == "ok" and row.end_us is not None:
             self._took_us += row.end_us
             self._ended_well += 1
+        if self.enough is not None:
+            self.enough.row(row)
         self._watcher.on_row(row)
 
     async def run(self, plans: Iterable[LevelPlan], load: Load | Workers, scraper: Scraper) -> None:
@@ -161,13 +171,18 @@ class _Sweep:
             self._took_us = self._ended_well = 0
             self._writer.add_plan(plan)
             self._watcher.on_level(plan)
+            if self.enough is not None:
+                self.enough.begin(plan)
             await scraper.sample()  # what its counters grow by from here to the next one is the level's
             row = await load.run_level(plan, took_s, self._stop)
             self._writer.add_level(row)
             await scraper.sample()
             if self._ended_well:
                 took_s = self._took_us / self._ended_well / 1e6
-            if not self._watcher.after_level(self._writer.directory, row) or self._stop.is_set():
+            goes_on = self._watcher.after_level(self._writer.directory, row)
+            if self.enough is not None and row.ended_by == "duration":
+                self._watcher.on_note(f"--duration came before its sample was enough: {self.enough.lacks}")
+            if not goes_on or self._stop.is_set():
                 return
 
     async def _reset_prefix_cache(self) -> None:

@@ -4,8 +4,8 @@ Worker k of n has each n-th slot, or each n-th due time, and each n-th request o
 all draw the same, and none draws for itself. The limit on requests in flight is global because the slots are, or the
 places of the cap. The starting process writes all rows.
 
-    to a worker      its Job when it starts; then for each level an Order to make it ready, and Begin; End, where one
-                     has ended the level for all; and Stop
+    to a worker      its Job when it starts; then for each level an Order to make it ready, and Begin; End, where it is
+                     ended for all; and Stop
     from a worker    Ready, when it has started and for each Order; Rows, and Ended after the last of a level; End,
                      where it ends the level for all; Fault, after which it ends
 """
@@ -117,6 +117,10 @@ class Workers:
         finally:
             stopping.cancel()
         return _joined([message.row for message in ended if isinstance(message, Ended)])
+
+    def end(self, by: EndedBy) -> None:
+        """End the level that is running, in all."""
+        self._tell(self._pipes, End(by))
 
     async def aclose(self) -> None:
         loop = asyncio.get_running_loop()

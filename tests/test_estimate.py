@@ -113,6 +113,19 @@ def test_of_enough_there_is_no_word() -> None:
     assert len(words(asked, of_all(asked, 1.0), Need("a PASS of ttft p99 < 500ms", 601))) == 2
 
 
+def test_of_levels_that_end_when_their_sample_suffices_it_says_the_least_and_the_most() -> None:
+    asked = chosen(concurrency="4,8", requests="enough")
+    assert words(asked, of_all(asked, 1.0), P99) == [
+        "2 levels, about 2 min 20 s at least (by the probe; at higher loads answers take longer), at most 20 min"
+    ]
+    asked = chosen(rate="4", requests="enough", duration="30s")
+    assert words(asked, of_all(asked, 1.0), P99) == [
+        "1 level, about 32 s",
+        "a p99 needs 368 requests that do not depend on each other: the level will have about 120; "
+        "a longer --duration would take about 62 s more",
+    ]
+
+
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     asked = chosen(input=None, dataset=tmp_path / "p.txt", concurrency="40")

@@ -99,6 +99,7 @@ def test_a_data_set_is_used_once_or_again_and_again() -> None:
         ({"concurrency": "2", "max_concurrency": 3}, "--max-concurrency is the cap of an open loop"),
         ({"rate": "3", "max_concurrency": 0}, "--max-concurrency 0: expected at least 1"),
         ({"rate": "3", "requests": 0}, "--requests 0: expected at least 1"),
+        ({"arrivals": "ramp:1..2", "requests": "enough"}, "--requests enough: --arrivals ramp:1..2 changes its rate"),
         ({"rate": "0"}, "--rate '0' is no rate"),
         ({"rate": ""}, "--rate '' is no rate"),
         ({"rate": "5..2"}, "--rate '5..2': the range 5..2 runs backwards"),

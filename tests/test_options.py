@@ -35,6 +35,9 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         ({"requests": 5}, Until(requests=5)),
         ({"duration": "2m"}, Until(duration_s=120)),
         ({"requests": 5, "duration": "1s"}, Until(requests=5, duration_s=1)),
+        ({"requests": "enough"}, Until(duration_s=600, enough=True)),
+        ({"requests": "enough", "duration": "1h", "rate": "4"}, Until(duration_s=3600, enough=True)),
+        ({"requests": "enough", "max_errors": 3}, Until(duration_s=600, errors=3, enough=True)),
     ],
 )
 def test_when_a_level_ends(flags: dict[str, Any], until: Until) -> None:

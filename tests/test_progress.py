@@ -179,6 +179,7 @@ async def test_on_a_terminal_one_line_is_redrawn_by_the_loop_and_by_no_thread(
         (Until(requests=10), {}, "16 s left"),  # 2 of 10 in 4 s
         (Until(duration_s=30), {}, "26 s left"),
         (Until(requests=10, duration_s=30), {}, "16 s left"),
+        (Until(duration_s=30, enough=True), {}, "at most 26 s left"),
         (Until(requests=100, duration_s=30), {}, "26 s left"),
         (Until(requests=1, duration_s=2), {}, "0 s left"),
         (Until(requests=1, duration_s=2), {"requests": 10}, "16 s left"),

@@ -1,7 +1,7 @@
 """Which levels of load the flags ask for. What does not go together is refused: it would not do what it says."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LEVELS = "1..64"
 RAMP_S = 30.0
+ENOUGH_S = 600.0  # at most
 _LOAD = Group.create_ordered("Load")
 
 
@@ -49,15 +50,19 @@ class LoadOptions:
         flag(_LOAD, "Open loop: at most so many requests in flight; the wait of the others counts."),
     ] = None
     requests: Annotated[
-        int | None,
-        flag(_LOAD, "A level ends after this many measured requests; warm-up is extra."),
+        int | Literal["enough"] | None,
+        flag(
+            _LOAD,
+            "A level ends after this many measured requests; warm-up is extra. enough: as soon as they carry a p99, "
+            "or the percentiles of --slo.",
+        ),
     ] = None
     duration: Annotated[
         str | None,
         flag(
             _LOAD,
             "A level ends after this time of measuring. Default: 30s, and at least 10 requests a slot of a closed "
-            "loop; a trace is replayed whole.",
+            "loop; with --requests enough, 10m; a trace is replayed whole.",
         ),
     ] = None
     max_errors: Annotated[
@@ -140,6 +145,8 @@ def _check_law(law: "Law", options: LoadOptions) -> None:
                 "goes from one rate to another" if law.name == "ramp" else "has its own times (--speed makes it faster)"
             )
             _refuse(f"--arrivals {law} {own}: leave --rate out")
+        if options.requests == "enough":
+            _refuse(f"--requests enough: --arrivals {law} changes its rate, so no part of it says what all of it does")
     elif options.rate is None:
         _refuse(f"--arrivals {law} needs a rate: say --rate, in requests per second")
     if law.name != "trace" and options.speed is not None:
@@ -150,13 +157,17 @@ def _until(options: LoadOptions) -> "Until":
     from loadgen.cli import values
     from loadgen.course import Until
 
-    if options.requests is not None and options.requests < 1:
-        _refuse(f"--requests {options.requests}: expected at least 1")
+    enough = options.requests == "enough"
+    requests = None if options.requests == "enough" else options.requests
+    if requests is not None and requests < 1:
+        _refuse(f"--requests {requests}: expected at least 1, or enough")
     if options.max_errors is not None and options.max_errors < 1:
         _refuse(f"--max-errors {options.max_errors}: expected at least 1")
     duration = options.duration
-    duration_s = None if duration is None else values.named("--duration", values.duration_s, duration)
-    return Until(requests=options.requests, duration_s=duration_s, errors=options.max_errors)
+    duration_s = ENOUGH_S if enough else None
+    if duration is not None:
+        duration_s = values.named("--duration", values.duration_s, duration)
+    return Until(requests=requests, duration_s=duration_s, errors=options.max_errors, enough=enough)
 
 
 def _refuse(message: str) -> None:

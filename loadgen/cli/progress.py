@@ -101,7 +101,7 @@ class Progress:
         of = "" if self._levels is None else f"/{self._levels}"
         parts = [f"level {self._plan.level + 1}{of}", _load(self._plan)]
         if self._live is not None and (left_s := self._left_s()) is not None:
-            parts.append(f"{left_s:.0f} s left")
+            parts.append(f"{'at most ' if self._until.enough else ''}{left_s:.0f} s left")
         parts += [f"{self._ok} ok/{self._failed} failed", f"{self._tokens / max(elapsed_s, 1e-9):.0f} tok/s"]
         if self._ttft_ms:
             parts.append(f"TTFT {statistics.median(self._ttft_ms):.1f} ms")

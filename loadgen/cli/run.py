@@ -81,7 +81,13 @@ def watcher(chosen: "Settings", options: Options, progress: "Progress") -> "Watc
         for line in _ahead(chosen, server, may_stop=options.concurrency is None):
             progress.say(line)
 
-    return Watcher(on_begin=begin, on_level=progress.level, on_row=progress.row, after_level=after_level)
+    return Watcher(
+        on_begin=begin,
+        on_level=progress.level,
+        on_row=progress.row,
+        after_level=after_level,
+        on_note=progress.say,
+    )
 
 
 def _ahead(chosen: "Settings", server: "Server", *, may_stop: bool) -> list[str]:
