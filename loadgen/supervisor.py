@@ -100,7 +100,14 @@ def _wait_until(true: Callable[[], bool], patience_s: float) -> None:
 
 
 def _running() -> list[int]:
-    """All that descends from this process and has not ended."""
+    """All that descends from this process and has not ended.
+
+    One look misses a process whose parent ends while the look goes on; by the next one it is a child of this process.
+    """
+    return _look() or _look()
+
+
+def _look() -> list[int]:
     _collect()
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

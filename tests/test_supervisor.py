@@ -145,6 +145,13 @@ def test_a_killed_parent_is_noticed(tmp_path: Path) -> None:
     assert wait_until(lambda: not any(map(alive, pids)))
 
 
+def test_a_process_that_one_look_misses_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([[], [7], [], []])
+    monkeypatch.setattr(supervisor, "_look", lambda: next(looks))
+    assert supervisor._running() == [7]
+    assert supervisor._running() == []
+
+
 def test_a_command_that_cannot_be_run_is_one_line() -> None:
     words = [sys.executable, "-IS", supervisor.__file__, "1", "/no/such/thing"]
     ended = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.PIPE, timeout=SOON_S)
