@@ -105,10 +105,10 @@ class Steps:
             yield self._plan(step.load, self._requests(step), share * self._budget_s)
 
     def _step(self) -> search.Next | None:
-        if not self._trials:
-            return search.Next(self._first(), "first")
-        allowed = where(self._header, self._trials)
-        step = None if allowed is None else search.following(points_of(self._header, self._trials), allowed)
+        allowed, points = where(self._header, self._trials), points_of(self._header, self._trials)
+        if allowed is None:
+            return None
+        step = search.following(points, allowed) if points else search.Next(self._first(), "first")
         return step if isinstance(step, search.Next) else None
 
     def _first(self) -> float:

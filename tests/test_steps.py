@@ -218,6 +218,13 @@ def test_a_search_ends_below_the_load_at_which_the_client_is_the_limit(world: Ca
     assert everywhere.loads == [1, 1]
 
 
+def test_a_first_level_that_the_client_limited_is_played_again(world: Callable[..., World]) -> None:
+    once = iter([True])
+    busy = world(budget_s=600.0, limited=lambda load: next(once, False), find="rate", rate="1..64")
+    busy.play(most=3)
+    assert busy.loads[:3] == [3.3, 3.3, 6.6]
+
+
 def test_levels_are_long_enough_but_within_the_budget(world: Callable[..., World]) -> None:
     slow = world(lambda load: 30.0 * load, budget_s=240.0, find="concurrency", concurrency="1..64")
     slow.play()
