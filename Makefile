@@ -29,7 +29,7 @@ load: .venv/installed  ## the schedule and the lengths as a server sees them, in
 	$(BIN)/pytest tests/load
 
 engine: .venv/installed  ## against a real vLLM; ENGINE_URL=http://host:port tests your own instead of installing one
-	$(BIN)/pytest tests/engine --timeout 900
+	$(BIN)/pytest tests/engine --timeout 1800
 
 bench: .venv/installed  ## accuracy and cost against a ground truth, beside other clients; needs cc
 	$(BIN)/python -m tests.bench.accuracy

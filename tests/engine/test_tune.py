@@ -17,7 +17,7 @@ from tests.engine.conftest import FLAGS, free_port, install
 
 SETTINGS = ("2", "8", "0")  # vLLM refuses the last
 BLOCKS = 3
-TIMEOUT_S = 850.0  # of all starts and loads
+TIMEOUT_S = 1500.0  # of all starts and loads
 LOAD = ["--concurrency", "8", "--requests", "64", "--input", "64", "--output", "32"]
 
 
