@@ -9,7 +9,16 @@ and FAIL are both errors, which the rule promises in at most 5 % of the levels e
 `once` is the verdict of one level. `looks` is that of who goes on while it is UNDECIDED: with another level as long,
 then with one twice as long, so that the sample doubles each time; alpha is divided by the number of looks.
 
-Measured: see below.
+Measured (300 sequences of each load, seeds not seen before, 30 s to begin with, 3 looks, standard error 1.3 %), at the
+limit, in % of the sequences:
+
+                    once: false PASS, FAIL      looks: false PASS, FAIL
+    latencies       0 to 6.0    0 to 3.7        0 to 6.7    0 to 3.0
+    throughput    2.3 to 5.7  2.7 to 9.3      3.0 to 4.7  1.7 to 6.7
+
+The plain quantile passes 47 to 71 %. Highest are e2e p90 at 28/s (with other 250 sequences 5.6 once, 2.8 by looks) and
+throughput at 12/s (with other 1000 levels 5.9 and 4.4 once). Half of what a p90 allows is PASS once in 52 to 100 %, by
+looks in 88 to 100 %; of a p99 of TTFT a tenth, by looks in 35 to 98 %: in open loop its 1440 and 3360 requests are few.
 """
 
 import argparse
