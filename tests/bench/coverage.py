@@ -11,6 +11,9 @@ naive     the same, were the values independent
 stated    levels that state both ends, and so the quantile
 half      half the width of these, of the truth; sd: 1.96 standard deviations of the estimate itself
 
+Measured (120 levels of 30 s a load, seeds not seen before, standard error up to 2.5 %): 92 to 100 % of the 95 %
+intervals cover. Were the values independent, 1 to 60 % would of ITL.
+
 Below: levels that start cold (the engine takes four times as long at first), and the same ones without it: how much is
 cut, how many of them are called not steady, and by how much tokens/s are wrong with the cut and without.
 """
