@@ -87,7 +87,7 @@ def test_the_comparison_is_sure_of_it(tuned: Tuned) -> None:
     """And the server's own metrics say why: with two places, six of eight wait."""
     compared = json.loads((tuned.folder / "compare.json").read_text())
     (ratio,) = (
-        one for one in compared["ratios"] if (one["setting"], one["metric"]) == ("max-num-seqs=8", "throughput")
+        one for one in compared["ratios"] if (one["setting"], one["metric"]) == ("max_num_seqs=8", "throughput")
     )
     assert ratio["ci95"][0] is not None, compared["invalid"]
     assert ratio["ci95"][0] > 1
