@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from analysis.verdicts import Held
 
 LOOKS = 5
-TRIES = 2  # of a load at which the client was the limit
+TRIES = 3  # of a load at which the client was the limit
+MOST_TRIES = 6  # where it was not at a higher load
 SERVERS_OWN = {"over-saturated", "survivors"}  # findings of severity error that are the server's answer
 
 Answered = Literal["PASS", "FAIL", "UNDECIDED", "INVALID"]
@@ -90,9 +91,12 @@ def answer(header: Header, trials: Sequence[Trial]) -> Answer:
     """Of the levels that have ended, in their order. Raises ValueError for a run that has no such question."""
     if header.seeks is None:
         raise ValueError("this run has measured levels that were given; `loadgen slo` asks whether an SLO holds")
-    searching = header.seeks != "verdict"
+    searching, limited = header.seeks != "verdict", _limited(trials)
     by: Literal["concurrency", "rate"] = "rate" if any(plan.open_loop for plan in header.levels) else "concurrency"
-    loads = tuple(_at(header, load, group, searching=searching) for load, group in sorted(_by_load(trials).items()))
+    loads = tuple(
+        _at(header, load, group, searching=searching, limited=load in limited)
+        for load, group in sorted(_by_load(trials).items())
+    )
     limited_at = min((one.load for one in loads if one.verdict == "INVALID"), default=None)
     if not searching:
         verdict: Answered = loads[0].verdict if loads else "UNDECIDED"
@@ -124,8 +128,8 @@ def points_of(header: Header, trials: Sequence[Trial]) -> list[Point]:
 def where(header: Header, trials: Sequence[Trial]) -> search.Loads | None:
     """Where a search may go: not to where the client was the limit. None where it was everywhere."""
     lowest, highest = header.bounds or (1.0, math.inf)
-    limited = min((load for load, group in _by_load(trials).items() if _limited(group)), default=None)
-    if limited is not None:
+    limited = min(_limited(trials), default=math.inf)
+    if limited < math.inf:
         highest = max((one.load for one in trials if one.why_not is None and one.load < limited), default=0.0)
     if highest < lowest:
         return None
@@ -143,11 +147,14 @@ def _by_load(trials: Sequence[Trial]) -> dict[float, list[Trial]]:
     return found
 
 
-def _limited(group: Sequence[Trial]) -> bool:
-    return sum(one.why_not is not None for one in group) >= TRIES
+def _limited(trials: Sequence[Trial]) -> set[float]:
+    """The loads at which the client was the limit. Where it was not at a higher one, it was a busy moment."""
+    usable = max((one.load for one in trials if one.why_not is None), default=0.0)
+    tried = {load: sum(one.why_not is not None for one in group) for load, group in _by_load(trials).items()}
+    return {load for load, tries in tried.items() if tries >= (MOST_TRIES if load < usable else TRIES)}
 
 
-def _at(header: Header, load: float, group: Sequence[Trial], *, searching: bool) -> AtLoad:
+def _at(header: Header, load: float, group: Sequence[Trial], *, searching: bool, limited: bool) -> AtLoad:
     usable = [one for one in group if one.why_not is None]
     judged = usable[1:] or usable if searching else usable
     stated = statements(header, judged, looks=1 if searching else LOOKS) if judged else {}
@@ -156,7 +163,7 @@ def _at(header: Header, load: float, group: Sequence[Trial], *, searching: bool)
     verdict: Answered = "UNDECIDED"
     if judged and settled:
         verdict = search.look(every(stated), over_saturated=not kept_up).verdict
-    if verdict == "UNDECIDED" and _limited(group):
+    if verdict == "UNDECIDED" and limited:
         verdict = "INVALID"
     return AtLoad(
         load=load,

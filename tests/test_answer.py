@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000
 LIMITED = {"cpu_us": 30 * SECOND}  # a core all the time
+ALL_LIMITED = dict(enumerate([LIMITED] * TRIES))
 Level = tuple[float, int]  # load, and TTFT in ms
 
 
@@ -83,7 +84,7 @@ def test_each_look_pays_its_part(tmp_path: Path) -> None:
 def test_a_level_that_the_client_limited_says_nothing(tmp_path: Path) -> None:
     said = answered(tmp_path, [(8, 300), (8, 100)], seeks="verdict", ends={0: LIMITED})
     assert (said.verdict, said.loads[0].levels, said.loads[0].unusable) == ("PASS", (1,), (0,))
-    said = answered(tmp_path / "twice", [(8, 100)] * TRIES, seeks="verdict", ends={0: LIMITED, 1: LIMITED})
+    said = answered(tmp_path / "twice", [(8, 100)] * TRIES, seeks="verdict", ends=ALL_LIMITED)
     assert said.verdict == "INVALID"
     assert said.loads[0].why_not is not None
     assert said.loads[0].why_not.startswith("client-cpu: ")
@@ -100,7 +101,7 @@ def test_failures_are_the_servers_answer_unless_nothing_succeeds(tmp_path: Path)
         return [row | failure for row in rows]
 
     assert answered(tmp_path / "most", [(8, 100)], seeks="verdict", change=most).verdict == "FAIL"
-    assert answered(tmp_path / "every", [(8, 100)] * 2, seeks="verdict", change=every).verdict == "INVALID"
+    assert answered(tmp_path / "every", [(8, 100)] * TRIES, seeks="verdict", change=every).verdict == "INVALID"
 
 
 def test_a_level_that_was_stopped_because_the_server_fell_behind_fails(tmp_path: Path) -> None:
@@ -148,13 +149,22 @@ def test_a_largest_load_that_holds_is_the_end(tmp_path: Path) -> None:
 
 
 def test_a_search_does_not_go_to_where_the_client_was_the_limit(tmp_path: Path) -> None:
-    header, trials = run(tmp_path, [(8, 100), (16, 100), (16, 100)], ends={1: LIMITED, 2: LIMITED})
+    header, trials = run(tmp_path, [(8, 100), *[(16, 100)] * TRIES], ends=dict.fromkeys(range(1, 1 + TRIES), LIMITED))
     assert where(header, trials) == search.Loads(first=1, lowest=1, highest=8, whole=True)
     assert [point.load for point in points_of(header, trials)] == [8]
     assert answer(header, trials).verdict == "INVALID"
-    header, trials = run(tmp_path / "all", [(1, 100)] * 2, ends={0: LIMITED, 1: LIMITED})
+    header, trials = run(tmp_path / "all", [(1, 100)] * TRIES, ends=ALL_LIMITED)
     assert where(header, trials) is None
     assert answer(header, trials).verdict == "INVALID"
+
+
+def test_a_busy_moment_is_no_limit_where_a_higher_load_was_measured(tmp_path: Path) -> None:
+    ends = dict.fromkeys(range(1, 1 + TRIES), LIMITED)
+    header, trials = run(tmp_path, [(8, 100), *[(16, 100)] * TRIES, (32, 100)], ends=ends)
+    allowed = where(header, trials)
+    assert allowed is not None
+    assert allowed.highest == 64
+    assert answer(header, trials).limited_at is None
 
 
 def test_the_closest_term_is_named(tmp_path: Path) -> None:
@@ -185,5 +195,5 @@ def test_the_summary_has_the_answer_and_its_exit_code(tmp_path: Path) -> None:
         assert (made.curve.holds, made.curve.fails) == (made.answer.holds, made.answer.fails)
     run(tmp_path / "few", [(1, 100)], seeks="verdict")
     assert summary.exit_code(summary.summarize(tmp_path / "few")) == 3
-    run(tmp_path / "limited", [(8, 100)] * 2, seeks="verdict", ends={0: LIMITED, 1: LIMITED})
+    run(tmp_path / "limited", [(8, 100)] * TRIES, seeks="verdict", ends=ALL_LIMITED)
     assert summary.exit_code(summary.summarize(tmp_path / "limited")) == 4

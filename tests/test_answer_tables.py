@@ -63,7 +63,7 @@ def test_an_open_answer_says_what_it_would_take(tmp_path: Path) -> None:
 
 
 def test_an_invalid_answer_says_why(tmp_path: Path) -> None:
-    runs.run(tmp_path, [(8, 100)] * 2, seeks="verdict", ends={0: runs.LIMITED, 1: runs.LIMITED})
+    runs.run(tmp_path, [(8, 100)] * len(runs.ALL_LIMITED), seeks="verdict", ends=runs.ALL_LIMITED)
     text = screen(tmp_path)
     assert "INVALID: what was measured at 8 at once is not the server's doing" in text
     assert "8 at once: client-cpu: " in text
