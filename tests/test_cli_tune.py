@@ -22,8 +22,8 @@ from tests.test_tune import SERVER, SIM, pids
 __all__ = ["little_trust"]
 
 PYTHON = sys.executable
-SMALL = ["--concurrency", "2", "--requests", "4", "--input", "16", "--output", "2"]
-LONG = ["--concurrency", "2", "--duration", "60s", "--input", "16", "--output", "2"]
+SMALL = ["--concurrency", "2", "--requests", "4", "--input", "16", "--output", "2", "--metrics", "none"]
+LONG = ["--concurrency", "2", "--duration", "60s", "--input", "16", "--output", "2", "--metrics", "none"]
 
 
 @pytest.fixture(autouse=True)

@@ -195,7 +195,9 @@ class Told:
 
 def measured(tmp_path: Path, told: Told, **flags: Any) -> list[dict[str, Any]]:
     """The rows of levels.jsonl."""
-    usual: dict[str, Any] = {"input": "20", "output": "3", "requests": "enough", "out": tmp_path / "run"}
+    usual: dict[str, Any] = {"input": "20", "output": "3", "requests": "enough", "out": tmp_path / "run"} | {
+        "metrics": ("none",)
+    }
 
     async def main() -> None:
         async with listening(Api(delay_s=0.005)) as server, asyncio.timeout(50):

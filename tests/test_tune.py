@@ -70,7 +70,14 @@ def pids(log: Path) -> list[int]:
 
 
 def load(**flags: Any) -> Settings:
-    usual: dict[str, Any] = {"concurrency": "2", "requests": 4, "input": "16", "output": "2", "seed": 5}
+    usual: dict[str, Any] = {
+        "concurrency": "2",
+        "requests": 4,
+        "input": "16",
+        "output": "2",
+        "seed": 5,
+        "metrics": ("none",),
+    }
     return settings_of("localhost:1", Options(**(usual | flags)))
 
 

@@ -35,6 +35,7 @@ def measured(tmp_path: Path, api: Api, watcher: Watcher = WATCHER, **options: An
                 "input": "uniform:20..60",
                 "output": "uniform:2..9",
                 "out": tmp_path / f"run{options['workers']}",
+                "metrics": ("none",),
             }
             return await run(settings(server.url(), Options(**(flags | options))), watcher)
 
