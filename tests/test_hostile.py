@@ -357,7 +357,6 @@ def test_no_name_or_message_reaches_the_terminal_as_it_is(
     monkeypatch.setattr("loadgen.closed.FAILURE_PAUSE_S", 0.001)
     api = Api(models=[f"tiny{TERMINAL}"])
     flags = ["--concurrency", "1", "--requests", "3", "--input", "32", "--output", "4", "--out", "here"]
-LOAD += ["--metrics", "none"]
     with listening_in_a_thread(api) as server:
         if command == "check":
             assert execute(["check", server.url(), *json_flag]) == 0
