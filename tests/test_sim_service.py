@@ -141,6 +141,7 @@ async def test_many_at_once_are_batched_and_counted(client: httpx.AsyncClient) -
     assert await metric(client, "vllm:time_to_first_token_seconds_count") == 12
     assert await metric(client, "vllm:inter_token_latency_seconds_count") == 108
     assert await metric(client, "vllm:request_queue_time_seconds_count") == 12
+    assert await metric(client, "vllm:request_queue_time_seconds_sum") >= 0
     assert await metric(client, "vllm:num_requests_running") == 0
 
 

@@ -157,8 +157,10 @@ class Timetable:
             stream.record.status = "finished"
             del self._streams[stream.sequence.id]
             self.finished[stream.completion.finish_reason] += 1
-            self.latencies.request_queue_time.observe((stream.admitted_ns - stream.arrived_ns) / 1e9)
-            self.latencies.request_prefill_time.observe((stream.first_ns - stream.admitted_ns) / 1e9)
+            # A step can have begun a little before a request came that it still took in; no wait is below 0.
+            begun_ns = max(stream.admitted_ns, stream.arrived_ns)
+            self.latencies.request_queue_time.observe((begun_ns - stream.arrived_ns) / 1e9)
+            self.latencies.request_prefill_time.observe((stream.first_ns - begun_ns) / 1e9)
             self.latencies.request_decode_time.observe((end_ns - stream.first_ns) / 1e9)
             self.latencies.e2e_request_latency.observe((end_ns - stream.arrived_ns) / 1e9)
 
