@@ -17,8 +17,9 @@ limit, in % of the sequences:
     throughput    2.3 to 5.7  2.7 to 9.3      3.0 to 4.7  1.7 to 6.7
 
 The plain quantile passes 47 to 71 %. Highest are e2e p90 at 28/s (with other 250 sequences 5.6 once, 2.8 by looks) and
-throughput at 12/s (with other 400 sequences 5.8 and 6.0 once, 5.2 and 3.8 by looks). Half of what a p90 allows is PASS once in 52 to 100 %, by
-looks in 88 to 100 %; of a p99 of TTFT a tenth, by looks in 35 to 98 %: in open loop its 1440 and 3360 requests are few.
+throughput at 12/s (with other 400 sequences 5.8 and 6.0 once, 5.2 and 3.8 by looks). Half of what a p90 allows is PASS
+once in 52 to 100 %, by looks in 88 to 100 %; of a p99 of TTFT a tenth, by looks in 35 to 98 %: in open loop its 1440
+and 3360 requests are few.
 """
 
 import argparse
