@@ -69,11 +69,16 @@ def sources(metrics: Sequence[str], target: Target, access: Access) -> list[Sour
     return [_source(text, home, access) for text in metrics or [str(under(root(home), "/metrics"))]]
 
 
-def _source(text: str, home: httpx.URL, access: Access) -> Source:
+def page(text: str) -> Target:
+    """Of one --metrics. Raises ValueError, which does not repeat it."""
     try:
-        parsed = parse_target(text)
+        return parse_target(text)
     except ValueError:
         raise ValueError("--metrics: expected http(s)://host[:port][/path] of a Prometheus page, or none") from None
+
+
+def _source(text: str, home: httpx.URL, access: Access) -> Source:
+    parsed = page(text)
     url = parsed.bases[-1]
     if url.path in ("", "/"):
         parsed = parse_target(str(under(url, "/metrics")))

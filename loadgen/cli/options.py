@@ -165,16 +165,6 @@ def _metrics(options: Options) -> tuple[str, ...]:
     return options.metrics
 
 
-def _page(text: str) -> str:
-    """What may be shown of it. Raises ValueError, which does not repeat it."""
-    from loadgen.endpoint import parse_target
-
-    try:
-        return text if text == "none" else parse_target(text).label
-    except ValueError:
-        raise ValueError("--metrics: expected http(s)://host[:port][/path] of a Prometheus page, or none") from None
-
-
 def _terms(where: str, texts: tuple[str, ...]) -> tuple[str, ...]:
     """SLO terms and presets as the terms that run.json keeps."""
     from analysis import slo
@@ -196,10 +186,17 @@ def recorded(options: Options) -> dict[str, Any]:
         elif name == "body" and value is not None:
             kept[name] = _without_secrets(values.body(value))
         elif name == "metrics":
-            kept[name] = list(map(_page, value))
+            kept[name] = [text if text == "none" else _shown(text) for text in value]
         else:
             kept[name] = str(value) if isinstance(value, Path) else value
     return kept
+
+
+def _shown(page: str) -> str:
+    """The address of a page of metrics, without its secrets."""
+    from loadgen import scrape
+
+    return scrape.page(page).label
 
 
 def _without_secrets(value: Any) -> Any:
