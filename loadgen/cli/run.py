@@ -2,11 +2,13 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.options import Options, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from analysis.summary import Level
     from loadgen.cli.progress import Progress
     from loadgen.preflight import Server
@@ -38,8 +40,6 @@ def run(target: str, /, options: Options = _DEFAULT) -> int:
 
 
 def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
-    """The run; None when it was interrupted before anything was measured, or twice."""
-    import uvloop
     from rich.console import Console
 
     from loadgen.cli.progress import Progress
@@ -47,8 +47,15 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
     from loadgen.run import run as start
 
     progress = Progress(Console(stderr=True, quiet=options.quiet), level_count(chosen), chosen.until)
+    return played(start(chosen, watcher(chosen, options, progress)), progress)
+
+
+def played(load: "Coroutine[Any, Any, Outcome]", progress: "Progress") -> "Outcome | None":
+    """The run; None when it was interrupted before anything was measured, or twice."""
+    import uvloop
+
     try:
-        return uvloop.run(start(chosen, watcher(chosen, options, progress)))
+        return uvloop.run(load)
     except asyncio.CancelledError:
         return None
     finally:

@@ -1,6 +1,5 @@
 """`loadgen slo TARGET`: does an SLO hold at a load, or which is the largest load at which it does?"""
 
-import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -119,11 +118,10 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _measure(chosen: "Settings", options: SloOptions, budget_s: float) -> "Outcome | None":
-    """The run; None when it was interrupted before anything was measured, or twice."""
-    import uvloop
     from rich.console import Console
 
     from loadgen.cli.progress import Progress
+    from loadgen.cli.run import played
     from loadgen.preflight import Server
     from loadgen.run import Watcher, run
     from loadgen.steps import Steps
@@ -144,9 +142,4 @@ def _measure(chosen: "Settings", options: SloOptions, budget_s: float) -> "Outco
         return True
 
     watcher = Watcher(on_begin=begin, on_level=progress.level, on_row=progress.row, after_level=after_level)
-    try:
-        return uvloop.run(run(chosen, watcher, steps.plans()))
-    except asyncio.CancelledError:
-        return None
-    finally:
-        progress.stop()
+    return played(run(chosen, watcher, steps.plans()), progress)
