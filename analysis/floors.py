@@ -1,12 +1,24 @@
 """What the hardware allows: bytes, FLOPs and KV capacity, from the catalogue alone.
 
-A floor must never overstate the work: where the catalogue does not know a quantity, the smaller bound is taken.
+A floor must never overstate the work: where a quantity is not known, the smaller bound is taken.
 Sizes are decimal (1 GB = 1e9 bytes), as vendors give memory and bandwidth.
+
+Two phases, two bounds. Prefill computes a whole prompt at once: FLOPs over compute. Decode computes one token of each
+sequence and reads all the weights for it: bytes over bandwidth, until the batch is large.
 """
 
-from analysis.catalog.facts import Gpu, Model
+from __future__ import annotations
 
-DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}  # per value
+import math
+from typing import TYPE_CHECKING
+
+from analysis.hardware import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from analysis.catalog.facts import Gpu, Model
+    from analysis.hardware import Hardware
+
+INT8_OF_BF16 = 2.0  # tensor cores that have no fp8 do int8 at twice their rate for bf16 (A100, A10, TPU v5e)
 
 
 def weight_bytes(model: Model, dtype: str = "bf16") -> float:
@@ -14,7 +26,7 @@ def weight_bytes(model: Model, dtype: str = "bf16") -> float:
     return model.params_b * 1e9 * DTYPE_BYTES[dtype]
 
 
-def weight_bytes_read(model: Model, tokens: int, dtype: str = "bf16") -> float:
+def weight_bytes_read(model: Model, tokens: float, dtype: str = "bf16") -> float:
     """Bytes of weights that one step over `tokens` tokens reads (for pure decode: the batch size).
 
     Dense: all. MoE: `shared + experts * (1 - (1 - k/E)^tokens)`, the expected share of experts that uniform routing
@@ -24,40 +36,49 @@ def weight_bytes_read(model: Model, tokens: int, dtype: str = "bf16") -> float:
         return weight_bytes(model, dtype)
     used = model.experts_per_token / model.experts
     in_experts_b = (model.params_b - model.active_params_b) / (1 - used)
-    read_b = model.params_b - in_experts_b * (1 - used) ** tokens
+    read_b = model.params_b - in_experts_b * math.pow(1 - used, tokens)
     return read_b * 1e9 * DTYPE_BYTES[dtype]
 
 
-def kv_bytes_per_token(model: Model, kv_dtype: str = "bf16") -> float:
-    """2 * layers * kv heads * head dim * bytes; MLA: layers * 576 * bytes. Sliding windows are not subtracted."""
-    return model.kv_bytes_per_token_bf16 * DTYPE_BYTES[kv_dtype] / DTYPE_BYTES["bf16"]
+def kv_bytes(model: Model, context: float, kv_dtype: str = "bf16") -> float | None:
+    """KV cache of one sequence of `context` tokens; None where the model's shape is not known.
 
-
-def decode_bytes(model: Model, *, batch: int, live_tokens: int, dtype: str = "bf16", kv_dtype: str = "bf16") -> float:
-    """Bytes of one decode step: `weights read + kv_bytes_per_token * live tokens`.
-
-    `live_tokens` is the sum of the context lengths of the `batch` running sequences.
+    2 * layers * kv heads * head dim * bytes a token (MLA: layers * 576 * bytes); layers with a sliding window stop
+    growing at its size.
     """
-    return weight_bytes_read(model, batch, dtype) + kv_bytes_per_token(model, kv_dtype) * live_tokens
+    if model.kv_bytes_per_token_bf16 is None:
+        return None
+    full = model.kv_bytes_per_token_bf16 * DTYPE_BYTES[kv_dtype] / DTYPE_BYTES["bf16"]
+    if model.window_tokens is None or not model.layers:
+        return full * context
+    windowed = model.window_layers / model.layers
+    return full * ((1 - windowed) * context + windowed * min(context, model.window_tokens))
 
 
-def decode_flops(model: Model, batch: int) -> float:
-    """FLOPs of one decode step: 2 * active parameters * batch (a multiply and an add each)."""
+def decode_flops(model: Model, batch: float) -> float:
+    """FLOPs of one decode step without its attention: 2 * active parameters * batch (a multiply and an add each)."""
     return 2 * model.active_params_b * 1e9 * batch
 
 
-def attention_flops(model: Model, end: int, start: int = 0) -> float:
+def attention_flops(model: Model, end: float, start: float = 0) -> float:
     """FLOPs of causal attention for the positions `start`..`end`: `2 * layers * heads * head_dim * (end^2 - start^2)`.
 
-    The catalogue knows kv heads, not query heads; there are at least as many of these, so kv heads keep it a floor.
-    Latent attention (MLA), where neither is known, counts 0.
+    In layers with a sliding window a position past it sees `window_tokens` others. 0 where the shape is not known.
     """
-    if model.kv_heads is None or model.head_dim is None:
+    if model.layers is None or model.heads is None or model.head_dim is None:
         return 0.0
-    return 2.0 * model.layers * model.kv_heads * model.head_dim * (end * end - start * start)
+    full = model.layers - model.window_layers
+    seen = full * (end * end - start * start) + model.window_layers * (_seen(model, end) - _seen(model, start))
+    return 2.0 * model.heads * model.head_dim * seen
 
 
-def prefill_flops(model: Model, end: int, start: int = 0) -> float:
+def _seen(model: Model, end: float) -> float:
+    """Twice the pairs of positions up to `end` within the window."""
+    window = end if model.window_tokens is None else min(end, model.window_tokens)
+    return window * (2 * end - window)
+
+
+def prefill_flops(model: Model, end: float, start: float = 0) -> float:
     """FLOPs of prefilling the positions `start`..`end`: `2 * N * s + 2 * layers * heads * head_dim * s^2` for a prompt.
 
     N is the active parameters. A chunk, or the part after a prefix hit, has `start` above 0.
@@ -66,23 +87,101 @@ def prefill_flops(model: Model, end: int, start: int = 0) -> float:
 
 
 def compute_flops_per_s(gpu: Gpu, dtype: str = "bf16") -> float | None:
-    """Dense rate of one device: fp8's for fp8 weights where there is one, bf16's for all others."""
-    tflops = gpu.bf16_dense_tflops
-    if dtype == "fp8" and gpu.fp8_dense_tflops is not None:
-        tflops = gpu.fp8_dense_tflops
+    """Dense rate of one device: the fastest at which weights of this precision can be computed with, as far as known.
+
+    Weights of 4 bits are widened before they are used, but for fp4 on devices that can compute in it.
+    """
+    bf16, fp8 = gpu.bf16_dense_tflops, gpu.fp8_dense_tflops
+    tflops = bf16
+    if dtype in ("fp8", "int8", "q8_0") and fp8 is not None:
+        tflops = fp8
+    elif dtype in ("int8", "q8_0") and bf16 is not None:
+        tflops = INT8_OF_BF16 * bf16
+    elif dtype in ("fp4", "mxfp4"):
+        tflops = gpu.fp4_dense_tflops or fp8 or bf16
     return None if tflops is None else tflops * 1e12
 
 
-def kv_capacity_tokens(
-    model: Model,
-    gpu: Gpu,
-    *,
-    gpus: int = 1,
-    dtype: str = "bf16",
-    kv_dtype: str = "bf16",
-    utilization: float = 0.9,
-    overhead_bytes: float = 0.0,
-) -> int:
-    """Tokens whose KV fits: `(memory * utilization - weights - overhead) / kv_bytes_per_token`; 0 where none does."""
-    left_bytes = gpu.memory_gb * 1e9 * gpus * utilization - weight_bytes(model, dtype) - overhead_bytes
-    return max(0, int(left_bytes / kv_bytes_per_token(model, kv_dtype)))
+def bytes_per_s(hardware: Hardware) -> float:
+    return hardware.gpu.bandwidth_gb_s * 1e9 * hardware.gpus
+
+
+def flops_per_s(hardware: Hardware) -> float | None:
+    rate = compute_flops_per_s(hardware.gpu, hardware.dtype)
+    return None if rate is None else rate * hardware.gpus
+
+
+def decode_bytes(hardware: Hardware, batch: float, context: float = 0.0) -> tuple[float, float]:
+    """Bytes of one decode step over `batch` sequences of `context` tokens each: of weights, and of KV cache."""
+    weights = weight_bytes_read(hardware.model, batch, hardware.dtype)
+    return weights, batch * (kv_bytes(hardware.model, context, hardware.kv_cache_dtype) or 0.0)
+
+
+def decode_s(hardware: Hardware, batch: float = 1.0, context: float = 0.0) -> float:
+    """Least time of one decode step: `max((weights read + KV) / bandwidth, FLOPs / compute)`.
+
+    At batch 1 and no context: weights / bandwidth, the floor of ITL.
+    """
+    read_s = sum(decode_bytes(hardware, batch, context)) / bytes_per_s(hardware)
+    compute = flops_per_s(hardware)
+    if compute is None:
+        return read_s
+    attention = batch * attention_flops(hardware.model, context + 1, context)
+    return max(read_s, (decode_flops(hardware.model, batch) + attention) / compute)
+
+
+def prefill_s(hardware: Hardware, prompt_tokens: float, cached_tokens: float = 0.0) -> float:
+    """Least time to compute a prompt: its FLOPs over compute, and not less than one reading of the weights."""
+    read = weight_bytes_read(hardware.model, prompt_tokens - cached_tokens, hardware.dtype)
+    read_s, compute = read / bytes_per_s(hardware), flops_per_s(hardware)
+    return (
+        read_s
+        if compute is None
+        else max(read_s, prefill_flops(hardware.model, prompt_tokens, cached_tokens) / compute)
+    )
+
+
+def break_even_batch(hardware: Hardware) -> float | None:
+    """Tokens a step from which it is bound by compute: `(compute / bandwidth) * bytes / 2`.
+
+    MoE: by parameters read (all, at such a batch) over active ones. None where the compute rate is not known.
+    """
+    compute, model = flops_per_s(hardware), hardware.model
+    if compute is None:
+        return None
+    ops_per_byte = compute / bytes_per_s(hardware)
+    return ops_per_byte * DTYPE_BYTES[hardware.dtype] / 2 * model.params_b / model.active_params_b
+
+
+def kv_room_bytes(hardware: Hardware, overhead_bytes: float = 0.0) -> float:
+    """`memory * utilization - weights - overhead`; 0 where the weights do not fit."""
+    usable = hardware.gpu.memory_gb * 1e9 * hardware.gpus * hardware.gpu_memory_utilization
+    return max(0.0, usable - weight_bytes(hardware.model, hardware.dtype) - overhead_bytes)
+
+
+def kv_tokens(hardware: Hardware, overhead_bytes: float = 0.0) -> int | None:
+    """Tokens whose KV fits where no layer has a window; None where the model's shape is not known."""
+    per_token = kv_bytes(hardware.model, 1.0, hardware.kv_cache_dtype)
+    return None if per_token is None else int(kv_room_bytes(hardware, overhead_bytes) / per_token)
+
+
+def sequences(hardware: Hardware, context: float, overhead_bytes: float = 0.0) -> int | None:
+    """Sequences of `context` tokens whose KV fits at once; None where the model's shape is not known."""
+    each = kv_bytes(hardware.model, context, hardware.kv_cache_dtype)
+    return int(kv_room_bytes(hardware, overhead_bytes) / each) if each else None
+
+
+def kv_parity_batch(hardware: Hardware, context: float) -> float | None:
+    """Sequences of `context` tokens from which a decode step reads more KV cache than weights."""
+    each = kv_bytes(hardware.model, context, hardware.kv_cache_dtype)
+    return weight_bytes(hardware.model, hardware.dtype) / each if each else None
+
+
+def speculative_tokens(acceptance: float, drafts: int) -> float:
+    """Tokens a step of speculative decoding: `(1 - a^(g+1)) / (1 - a)`, at a = 1 all g drafts and the model's own."""
+    return sum(acceptance**i for i in range(drafts + 1))
+
+
+def speculative_gain(acceptance: float, drafts: int, draft_cost: float) -> float:
+    """Tokens a step over its cost, `g * c + 1`, where a draft token costs the share `draft_cost` of a step."""
+    return speculative_tokens(acceptance, drafts) / (drafts * draft_cost + 1)

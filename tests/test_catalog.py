@@ -18,12 +18,15 @@ def test_an_unknown_rate_is_none(gpu: str, bf16: float | None, fp8: float | None
 
 @pytest.mark.parametrize("model", facts.models().values(), ids=lambda model: model.name)
 def test_kv_bytes_follow_from_the_shape(model: facts.Model) -> None:
+    assert model.layers is not None
     if model.kv_heads is None:
         assert model.kv_bytes_per_token_bf16 == model.layers * 576 * 2
     else:
         assert model.head_dim is not None
         assert model.kv_bytes_per_token_bf16 == 2 * model.layers * model.kv_heads * model.head_dim * 2
     assert (model.experts is None) == (model.active_params_b == model.params_b)
+    assert (model.window_tokens is None) == (model.window_layers == 0)
+    assert model.window_layers < model.layers
 
 
 def test_names_are_found_in_any_case() -> None:

@@ -4,51 +4,70 @@ from hypothesis import strategies as st
 
 from analysis import floors
 from analysis.catalog import facts
+from analysis.hardware import Hardware, parse
 
 MODELS = st.sampled_from(list(facts.models().values()))
+HARDWARE = st.builds(
+    Hardware,
+    model=MODELS,
+    gpu=st.sampled_from(list(facts.gpus().values())),
+    dtype=st.sampled_from(["bf16", "fp8", "int4"]),
+    gpus=st.integers(1, 8),
+)
 
-# Published at concurrency 1: model, dtype, GPU, GPUs, input, output, ms per output token.
-PUBLISHED = [
-    ("llama-3.1-8b", "fp16", "a100-80gb", 2, 200, 1000, 8.33),
-    ("llama-3.1-8b", "fp16", "a100-80gb", 2, 7000, 1000, 10.99),
-    ("llama-3.1-8b", "fp8", "h100", 1, 200, 2000, 5.40),
-    ("llama-3.1-8b", "fp8", "h100", 1, 7000, 1000, 7.47),
-    ("llama-3.1-70b", "fp8", "h100", 8, 200, 2000, 12.70),
-    ("llama-3.1-70b", "fp8", "h100", 2, 5000, 500, 18.58),
+# The lesson's figures: ms of reading all weights once.
+LESSON = [
+    ("7b@l4,dtype=bf16", 46.7),
+    ("7b@a100-80gb,dtype=bf16", 6.9),
+    ("7b@h100,dtype=bf16", 4.2),
+    ("7b@h200,dtype=bf16", 2.9),
+    ("70b@a100-80gb,dtype=int8", 34.3),
+    ("27b@h100,dtype=bf16", 1000 / 62),
 ]
-# Claims that cannot be: ms per token at batch 1, below what reading the weights takes.
-IMPOSSIBLE = [
-    ("llama-2-70b", "fp16", "h100", 1000 / 85),
-    ("llama-2-7b", "bf16", "a100-80gb", 1000 / 200),
-    ("llama-3.1-8b", "bf16", "h100", 3.47),
-]
 
 
-def decode_ms(model: str, dtype: str, gpu: str, gpus: int, live_tokens: int) -> float:
-    read = floors.decode_bytes(facts.model(model), batch=1, live_tokens=live_tokens, dtype=dtype)
-    return read / (facts.gpu(gpu).bandwidth_gb_s * 1e9 * gpus) * 1e3
+@pytest.mark.parametrize(("text", "floor_ms"), LESSON)
+def test_the_decode_floor_is_one_reading_of_the_weights(text: str, floor_ms: float) -> None:
+    assert floors.decode_s(parse(text)) * 1e3 == pytest.approx(floor_ms, rel=0.01)
 
 
-@pytest.mark.parametrize(("model", "dtype", "gpu", "gpus", "inputs", "outputs", "itl_ms"), PUBLISHED)
-def test_no_published_row_beats_its_floor(
-    model: str, dtype: str, gpu: str, gpus: int, inputs: int, outputs: int, itl_ms: float
-) -> None:
-    floor_ms = decode_ms(model, dtype, gpu, gpus, inputs + outputs // 2)
-    assert 0.15 * itl_ms < floor_ms < 0.92 * itl_ms
+def test_a_prefill_of_7b_on_an_h100() -> None:
+    assert floors.prefill_s(parse("7b@h100,dtype=bf16"), 4096) * 1e3 == pytest.approx(58, rel=0.01)
 
 
-@pytest.mark.parametrize(("model", "dtype", "gpu", "claimed_ms"), IMPOSSIBLE)
-def test_impossible_claims_lie_below_the_floor(model: str, dtype: str, gpu: str, claimed_ms: float) -> None:
-    assert claimed_ms < decode_ms(model, dtype, gpu, 1, 0)
+def test_break_even() -> None:
+    assert floors.break_even_batch(parse("7b@h100,dtype=bf16")) == pytest.approx(295, abs=0.5)
+    assert floors.break_even_batch(parse("7b@h100,dtype=bf16,gpus=2")) == pytest.approx(295, abs=0.5)
+    assert floors.break_even_batch(parse("7b@m2-ultra,dtype=bf16")) is None
+
+
+@given(HARDWARE)
+def test_at_the_break_even_batch_compute_and_bandwidth_take_as_long(hardware: Hardware) -> None:
+    batch = floors.break_even_batch(hardware)
+    if batch is None:
+        return
+    compute = floors.flops_per_s(hardware)
+    assert compute is not None
+    compute_s = floors.decode_flops(hardware.model, batch) / compute
+    assert compute_s == pytest.approx(
+        floors.weight_bytes_read(hardware.model, batch, hardware.dtype) / floors.bytes_per_s(hardware), rel=0.02
+    )
+
+
+def test_speculation_by_hand() -> None:
+    assert floors.speculative_gain(1.0, 3, 0.2) == pytest.approx(2.5)
+    assert floors.speculative_tokens(0.7, 3) == pytest.approx((1 - 0.7**4) / 0.3)
+    assert floors.speculative_gain(0.0, 3, 0.2) == pytest.approx(1 / 1.6)
 
 
 def test_a_dense_decode_reads_all_weights_and_the_live_kv() -> None:
-    model = facts.model("llama-3.1-8b")
-    assert floors.decode_bytes(model, batch=3, live_tokens=1000) == pytest.approx(16.06e9 + 131072 * 1000)
-    assert floors.decode_bytes(model, batch=1, live_tokens=1000, dtype="fp8", kv_dtype="fp8") == pytest.approx(
-        8.03e9 + 65536 * 1000
+    assert floors.decode_bytes(parse("llama-3.1-8b@h100,dtype=bf16"), 3, 1000) == pytest.approx(
+        (16.06e9, 3 * 131072 * 1000)
     )
-    assert floors.decode_flops(model, 3) == pytest.approx(2 * 8.03e9 * 3)
+    assert floors.decode_bytes(parse("llama-3.1-8b@h100,dtype=fp8,kv_cache_dtype=fp8"), 1, 1000) == pytest.approx(
+        (8.03e9, 65536 * 1000)
+    )
+    assert floors.decode_flops(facts.model("llama-3.1-8b"), 3) == pytest.approx(2 * 8.03e9 * 3)
 
 
 def test_one_token_touches_the_active_parameters_and_a_large_batch_all() -> None:
@@ -66,10 +85,28 @@ def test_weights_read_grow_with_the_batch_up_to_all(model: facts.Model, tokens: 
     assert model.active_params_b * 2e9 * (1 - 1e-9) <= now <= more <= floors.weight_bytes(model) * (1 + 1e-9)
 
 
+def test_a_sliding_window_stops_growing_at_its_size() -> None:
+    gemma = facts.model("gemma-3-27b")
+    a_layer = 507904 / 62
+    assert floors.kv_bytes(gemma, 1000) == pytest.approx(1000 * 507904)
+    assert floors.kv_bytes(gemma, 10_000) == pytest.approx(a_layer * (10 * 10_000 + 52 * 1024))
+    grown = floors.attention_flops(gemma, 10_000, 5_000)
+    assert grown == pytest.approx(2 * 32 * 128 * (10 * (10_000**2 - 5_000**2) + 52 * 2 * 1024 * 5_000))
+
+
+def test_a_shape_that_is_not_known_costs_nothing() -> None:
+    unknown = parse("7b@h100,dtype=bf16")
+    assert floors.kv_bytes(unknown.model, 1000) is None
+    assert (floors.kv_tokens(unknown), floors.sequences(unknown, 100), floors.kv_parity_batch(unknown, 100)) == (
+        None, None, None,
+    )  # fmt: skip
+    assert floors.attention_flops(unknown.model, 1000) == 0
+    assert floors.decode_s(unknown, 8, 4000) == floors.decode_s(unknown, 8)
+
+
 def test_prefill_flops_by_hand() -> None:
     model = facts.model("llama-3.1-8b")
-    assert floors.prefill_flops(model, 1000) == pytest.approx(2 * 8.03e9 * 1000 + 2 * 32 * 8 * 128 * 1000**2)
-    assert floors.prefill_flops(facts.model("deepseek-v3"), 10) == pytest.approx(2 * 37.55e9 * 10)
+    assert floors.prefill_flops(model, 1000) == pytest.approx(2 * 8.03e9 * 1000 + 2 * 32 * 32 * 128 * 1000**2)
 
 
 @given(MODELS, st.lists(st.integers(1, 10_000), min_size=2, max_size=5))
@@ -81,22 +118,54 @@ def test_chunks_of_a_prefill_add_up_to_it(model: facts.Model, chunks: list[int])
 
 @pytest.mark.parametrize(
     ("gpu", "dtype", "tflops"),
-    [("h100", "bf16", 989), ("h100", "fp8", 1979), ("h100", "int4", 989), ("a100-80gb", "fp8", 312)],
+    [
+        ("h100", "bf16", 989),
+        ("h100", "fp8", 1979),
+        ("h100", "int8", 1979),
+        ("h100", "int4", 989),
+        ("h100", "mxfp4", 1979),
+        ("b200", "fp4", 9000),
+        ("a100-80gb", "fp8", 312),
+        ("a100-80gb", "int8", 624),
+    ],
 )
-def test_the_compute_rate_is_that_of_the_dtype(gpu: str, dtype: str, tflops: float) -> None:
+def test_the_compute_rate_is_the_fastest_for_the_dtype(gpu: str, dtype: str, tflops: float) -> None:
     assert floors.compute_flops_per_s(facts.gpu(gpu), dtype) == tflops * 1e12
 
 
-def test_an_unknown_compute_rate_is_none() -> None:
-    assert floors.compute_flops_per_s(facts.gpu("m2-ultra")) is None
+def test_an_unknown_compute_rate_leaves_the_bandwidth() -> None:
+    hardware = parse("7b@m2-ultra,dtype=bf16")
+    assert floors.compute_flops_per_s(hardware.gpu) is None
+    assert floors.decode_s(hardware, 10_000) == floors.prefill_s(hardware, 10_000) == pytest.approx(14e9 / 800e9)
+
+
+@given(HARDWARE, st.integers(1, 512), st.integers(0, 8000), st.integers(1, 8000))
+def test_more_work_never_takes_less(hardware: Hardware, batch: int, context: int, more: int) -> None:
+    now = floors.decode_s(hardware, batch, context)
+    assert 0 < now <= floors.decode_s(hardware, batch + 1, context) * (1 + 1e-12)
+    assert now <= floors.decode_s(hardware, batch, context + more) * (1 + 1e-12)
+    assert floors.prefill_s(hardware, more) <= floors.prefill_s(hardware, more + 1) * (1 + 1e-12)
+    assert floors.prefill_s(hardware, context + more, context) <= floors.prefill_s(hardware, context + more) * (
+        1 + 1e-12
+    )
 
 
 def test_kv_capacity_gives_the_85_sequences_that_were_seen_running() -> None:
-    tokens = floors.kv_capacity_tokens(
-        facts.model("llama-3.1-70b"), facts.gpu("h100"), gpus=2, dtype="fp8", kv_dtype="fp8"
-    )
-    assert tokens / (5000 + 500 / 2) == pytest.approx(85, abs=1)
+    hardware = parse("llama-3.1-70b@h100,gpus=2,dtype=fp8,kv_cache_dtype=fp8")
+    assert floors.sequences(hardware, 5000 + 500 / 2) == pytest.approx(85, abs=1)
+    tokens = floors.kv_tokens(hardware)
+    assert tokens is not None
+    assert tokens / 5250 == pytest.approx(85, abs=1)
 
 
 def test_weights_that_do_not_fit_leave_no_capacity() -> None:
-    assert floors.kv_capacity_tokens(facts.model("llama-3.1-70b"), facts.gpu("h100")) == 0
+    hardware = parse("llama-3.1-70b@h100,dtype=bf16")
+    assert (floors.kv_tokens(hardware), floors.sequences(hardware, 100)) == (0, 0)
+
+
+def test_kv_passes_the_weights_at_the_parity_batch() -> None:
+    hardware = parse("llama-3.1-8b@h100,dtype=bf16")
+    batch = floors.kv_parity_batch(hardware, 2000)
+    assert batch is not None
+    weights, kv = floors.decode_bytes(hardware, batch, 2000)
+    assert weights == pytest.approx(kv)

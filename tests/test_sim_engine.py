@@ -17,7 +17,8 @@ def spec(*, kv_tokens: int | None = None, **changes: int | float | bool) -> Spec
     if kv_tokens is None:
         return changed
     # Half a token more than asked, so that rounding cannot lose one.
-    kv_bytes = (kv_tokens + 0.5) * floors.kv_bytes_per_token(changed.model)
+    kv_bytes = floors.kv_bytes(changed.model, kv_tokens + 0.5)
+    assert kv_bytes is not None
     utilization = (floors.weight_bytes(changed.model) + kv_bytes) / (changed.gpu.memory_gb * 1e9)
     return msgspec.structs.replace(changed, gpu_memory_utilization=utilization, max_model_len=kv_tokens)
 
@@ -86,7 +87,7 @@ def test_a_step_takes_as_long_as_its_bytes_or_its_flops() -> None:
     prefill, decode = steps(engine)
     flops = floors.prefill_flops(BASE.model, 1000)
     assert prefill.duration_s == pytest.approx(flops / (989e12 * 0.25) + 1e-4)
-    read = floors.decode_bytes(BASE.model, batch=1, live_tokens=1001)
+    read = sum(floors.decode_bytes(BASE.hardware, 1, 1001))
     assert decode.duration_s == pytest.approx(read / (3350e9 * 0.5) + 1e-4)
 
 

@@ -57,7 +57,7 @@ def test_every_key_is_set() -> None:
         ("llama-3.1-8b@h100,gpus=0", "gpus=0: expected a whole number from 1 to 4096"),
         ("llama-3.1-8b@h100,gpus=1.5", "gpus=1.5: expected a whole number"),
         ("llama-3.1-8b@h100,overhead_us=nan", "overhead_us=nan: expected a number from 0"),
-        ("llama-3.1-8b@h100,dtype=fp4", "dtype=fp4: accepted: bf16, fp16, fp8, int8, int4"),
+        ("llama-3.1-8b@h100,dtype=fp5", "dtype=fp5: accepted: fp32, bf16, fp16, fp8, int8, int4"),
         ("llama-3.1-8b@h100,prefix_cache=maybe", "prefix_cache=maybe: accepted: 1"),
         ("llama-3.1-8b@h100,max_num_batched_tokens=100", "could not serve every running sequence"),
         ("llama-3.1-8b@m2-ultra", "compute rate of m2-ultra is not in the catalogue"),

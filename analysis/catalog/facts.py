@@ -18,20 +18,30 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_gb_s: float
     bf16_dense_tflops: float | None
     fp8_dense_tflops: float | None
+    fp4_dense_tflops: float | None = None
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """`kv_heads` and `head_dim` are None for latent attention (MLA); `experts` is None for dense models."""
+    """Of a model known by its size alone, all that has a default is unknown, or none.
+
+    heads          query heads; `head_dim` of keys and values, their mean where they differ (MLA)
+    kv_heads       None for latent attention (MLA), whose cache has no heads
+    experts        routed ones; None for dense models
+    window_layers  of the layers, those that keep `window_tokens` of the context at most
+    """
 
     name: str
-    layers: int
-    kv_heads: int | None
-    head_dim: int | None
     params_b: float
     active_params_b: float
-    experts: int | None
-    experts_per_token: int | None
-    kv_bytes_per_token_bf16: int
+    layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    experts: int | None = None
+    experts_per_token: int | None = None
+    kv_bytes_per_token_bf16: int | None = None
+    window_layers: int = 0
+    window_tokens: int | None = None
 
 
 def gpu(name: str) -> Gpu:
@@ -59,6 +69,7 @@ def gpus() -> dict[str, Gpu]:
             bandwidth_gb_s=float(row["bandwidth_gb_s"]),
             bf16_dense_tflops=_float(row["bf16_dense_tflops"]),
             fp8_dense_tflops=_float(row["fp8_dense_tflops"]),
+            fp4_dense_tflops=_float(row["fp4_dense_tflops"]),
         )
         for row in _rows("gpus.csv")
     }
@@ -70,6 +81,7 @@ def models() -> dict[str, Model]:
         row["model"]: Model(
             name=row["model"],
             layers=int(row["layers"]),
+            heads=int(row["heads"]),
             kv_heads=_int(row["kv_heads"]),
             head_dim=_int(row["head_dim"]),
             params_b=float(row["params_b"]),
@@ -77,6 +89,8 @@ def models() -> dict[str, Model]:
             experts=_int(row["experts"]),
             experts_per_token=_int(row["experts_per_token"]),
             kv_bytes_per_token_bf16=int(row["kv_bytes_per_token_bf16"]),
+            window_layers=_int(row["window_layers"]) or 0,
+            window_tokens=_int(row["window_tokens"]),
         )
         for row in _rows("models.csv")
     }

@@ -75,7 +75,7 @@ class Engine:
         assert compute is not None, "the spec's parser refuses a GPU of unknown compute"
         self._bytes_per_s = spec.gpu.bandwidth_gb_s * 1e9 * spec.gpus * spec.bandwidth_efficiency
         self._flops_per_s = compute * spec.gpus * spec.compute_efficiency
-        self._kv_bytes_per_token = floors.kv_bytes_per_token(spec.model, spec.kv_cache_dtype)
+        self._kv_bytes_per_token = floors.kv_bytes(spec.model, 1, spec.kv_cache_dtype) or 0.0
         self._flops_per_square = floors.attention_flops(spec.model, 1)
 
     @property

@@ -4,6 +4,7 @@ import msgspec
 
 from analysis import floors
 from analysis.catalog.facts import Gpu, Model, gpu, model
+from analysis.hardware import DTYPE_BYTES, Hardware
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,15 +30,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     @property
-    def kv_capacity_tokens(self) -> int:
-        return floors.kv_capacity_tokens(
-            self.model,
-            self.gpu,
-            gpus=self.gpus,
+    def hardware(self) -> Hardware:
+        return Hardware(
+            model=self.model,
+            gpu=self.gpu,
             dtype=self.dtype,
-            kv_dtype=self.kv_cache_dtype,
-            utilization=self.gpu_memory_utilization,
+            kv_cache_dtype=self.kv_cache_dtype,
+            gpus=self.gpus,
+            gpu_memory_utilization=self.gpu_memory_utilization,
         )
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return floors.kv_tokens(self.hardware) or 0
 
 
 # Numbers: the smallest and the largest value that makes sense, both included. Names: the accepted ones.
@@ -56,7 +61,7 @@ _NUMBERS: dict[str, tuple[type[int] | type[float], float, float]] = {
     "seed": (int, 0, 2**63 - 1),
 }
 _NAMES: dict[str, dict[str, str | bool]] = {
-    "dtype": {name: name for name in floors.DTYPE_BYTES},
+    "dtype": {name: name for name in DTYPE_BYTES},
     "kv_cache_dtype": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"},
     "prefix_cache": {"1": True, "true": True, "0": False, "false": False},
 }
