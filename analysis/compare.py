@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from analysis import comparable, gates, noise, ratios, recommend, summary, tuned
+from analysis import comparable, gates, measured, noise, ratios, recommend, tuned
 from analysis.rounding import digits
 
 if TYPE_CHECKING:
@@ -132,15 +132,15 @@ def against_itself(settings: Sequence[Setting], *, force: bool = False) -> tuple
 
     Raises ValueError where there is nothing to tell it from.
     """
-    measured = [one for one in settings if one.replicates]
-    runs = all(not one.tuned for one in measured)
-    forbidden = _of_pairs(measured[0], measured[1:], comparable.obstacles) if runs else []
+    those = [one for one in settings if one.replicates]
+    runs = all(not one.tuned for one in those)
+    forbidden = _of_pairs(those[0], those[1:], comparable.obstacles) if runs else []
     if forbidden and not force:
         raise ValueError(f"not the same setting: {forbidden[0]}; --force takes them for one")
-    found = noise.noises(measured, alike=runs)
+    found = noise.noises(those, alike=runs)
     if not found:
         raise ValueError(
-            f"nothing was started twice in {', '.join(dict.fromkeys(one.source for one in measured))}: "
+            f"nothing was started twice in {', '.join(dict.fromkeys(one.source for one in those))}: "
             "--aa takes two runs of the same setting, or a tune directory with --repeats 2 or more"
         )
     return found
@@ -247,7 +247,7 @@ def _invalid(setting: Setting) -> Iterator[str]:
     codes: dict[str, set[str]] = {}
     runs: dict[str, int] = {}
     for one in setting.replicates:
-        found = {summary.load(level): level for level in one.run.levels if level.validity == "INVALID"}
+        found = {measured.load(level): level for level in one.run.levels if level.validity == "INVALID"}
         for load, level in found.items():
             runs[load] = runs.get(load, 0) + 1
             codes.setdefault(load, set()).update(one.code for one in level.findings if one.severity == "error")
@@ -270,7 +270,7 @@ def _alone(baseline: Setting, others: Sequence[Setting]) -> Iterator[str]:
 def _asked(setting: Setting) -> list[str]:
     """The loads that were measured, valid or not."""
     every = [level for one in setting.replicates for level in one.run.levels]
-    return list(dict.fromkeys(map(summary.load, sorted(every, key=lambda level: summary.asked(level) or 0.0))))
+    return list(dict.fromkeys(map(measured.load, sorted(every, key=lambda level: measured.asked(level) or 0.0))))
 
 
 def _apart(baseline: Setting, others: Sequence[Setting]) -> Iterator[str]:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.compare import Compared
+    from analysis.measured import Level
     from analysis.records import Bools, Floats
-    from analysis.summary import Level
     from analysis.tuned import Setting
 
 # Okabe and Ito: told apart by the colour-blind; markers and line styles tell as well.

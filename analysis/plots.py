@@ -20,14 +20,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from analysis import panels, slo
+from analysis.measured import asked, load, over_saturated
 from analysis.panels import Limit, Point
-from analysis.summary import asked, load, over_saturated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from analysis.summary import Level, Summary
+    from analysis.measured import Level
+    from analysis.summary import Summary
 
 FONT = "DejaVu Sans"  # bundled with matplotlib
 MULTI_TOKEN = 1.05  # tokens an event from which the plot says so

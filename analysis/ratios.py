@@ -31,8 +31,8 @@ from analysis import blocks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from analysis.measured import Level
     from analysis.quantiles import Distribution
-    from analysis.summary import Level
 
 ALPHA = 0.05
 POWER = 0.8  # with which the smallest difference that could have been seen would have been

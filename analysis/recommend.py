@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from analysis import ratios, summary, tuned
+from analysis import measured, ratios, tuned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from analysis.measured import Level
     from analysis.ratios import Difference
-    from analysis.summary import Level
     from analysis.tuned import Blocks, Setting
 
 
@@ -80,7 +80,7 @@ def _under_slo(setting: Setting) -> Blocks:
     found: Blocks = {}
     for one in setting.replicates:
         holds = one.run.curve.holds
-        at = [level for level in one.run.levels if level.validity == "VALID" and summary.asked(level) == holds]
+        at = [level for level in one.run.levels if level.validity == "VALID" and measured.asked(level) == holds]
         if holds is not None and at:
             found.setdefault(one.block, []).extend(at)
     return found
@@ -110,8 +110,8 @@ def _row(setting: Setting, stand: Blocks) -> Row:
         setting=setting.name,
         starts=len(setting.replicates),
         failures=setting.failures,
-        load=None if lowest is None else summary.load(lowest),
-        loads=tuple(summary.load(each[block]) for block in sorted(each)),
+        load=None if lowest is None else measured.load(lowest),
+        loads=tuple(measured.load(each[block]) for block in sorted(each)),
         output_tokens_per_s=math.exp(sum(rates) / len(rates)) if rates and lowest is not None else None,
         kv_use=_mean(every, "kv_use"),
         preemptions=_mean(every, "preemptions"),
@@ -120,7 +120,7 @@ def _row(setting: Setting, stand: Blocks) -> Row:
 
 
 def _load(level: Level) -> float:
-    return summary.asked(level) or 0.0
+    return measured.asked(level) or 0.0
 
 
 def _mean(levels: Sequence[Level], name: str) -> float | None:

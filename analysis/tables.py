@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from analysis import curve, laws, quantiles, summary
+from analysis import curve, laws, measured, quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from analysis.decision import Verdict
     from analysis.evidence import Finding
+    from analysis.measured import Level
     from analysis.parts import Counts, Part, Phases
     from analysis.quantiles import Distribution
     from analysis.server import Spread
-    from analysis.summary import Level, Summary
+    from analysis.summary import Summary
 
 UNKNOWN = "\N{EN DASH}"
 INTERVAL = 0.05  # of a p99, up to which the table is silent about it
@@ -49,7 +50,7 @@ def show(run: Summary, console: Console) -> None:
     if "±" in cells:
         console.print(_line(f"± farther end of the 95 % interval, where beyond {100 * INTERVAL:.0f} %", "dim"))
     if len(run.levels) >= laws.FEWEST or run.curve.why_no_fit is None:
-        out = [summary.load(level) for level in run.levels if level.level in run.curve.left_out]
+        out = [measured.load(level) for level in run.levels if level.level in run.curve.left_out]
         for words in curve.words(run.curve, slo=bool(run.slo), unit=_unit(run.levels), left_out=out):
             console.print(_line(words, ""))
     if any(level.server is not None for level in run.levels):
@@ -94,7 +95,7 @@ def _table(run: Summary) -> Table:
     for level in run.levels:
         invalid = level.validity == "INVALID"
         cells = (
-            summary.load(level),
+            measured.load(level),
             _counts(level.requests, leaving=leaving),
             number(level.throughput.output_tokens_per_s),
             number(level.throughput.per_user_tokens_per_s),
@@ -123,7 +124,7 @@ def _server(run: Summary) -> Table:
     for level in run.levels:
         if (said := level.server) is not None:
             cells = (
-                summary.load(level),
+                measured.load(level),
                 *_spread(said.running),
                 *_spread(said.waiting),
                 *_spread(said.kv_use, share=True),
@@ -148,8 +149,8 @@ def _verdicts(run: Summary) -> Table:
     for head in (_load_head(run.levels), "SLO", "", "observed", "% over (interval)", "n_eff"):
         table.add_column(head, justify="left" if head in ("SLO", "") else "right", overflow="fold")
     for level in run.levels:
-        load = summary.load(level)
-        for name, statement in summary.statements(level):
+        load = measured.load(level)
+        for name, statement in measured.statements(level):
             of = f"{name}: " if name else ""
             for one in statement.verdicts:
                 invalid = level.validity == "INVALID"
@@ -223,7 +224,7 @@ def _part_cells(part: Part, *, leaving: bool) -> tuple[str, ...]:
 def _heavy(workload: str, lightest: Level) -> str:
     """Where the time goes. At a higher load TTFT would be a wait in the server's queue as well."""
     kind = "concurrency " if lightest.concurrency is not None else "speed " if lightest.speed is not None else ""
-    at = kind + summary.load(lightest)
+    at = kind + measured.load(lightest)
     parts = [_where(workload, lightest.phases), *(_where(part.name, part.phases) for part in lightest.classes)]
     return f"{'; '.join(filter(None, parts))} (at {at}, the lightest valid load; TTFT taken as prefill)"
 
@@ -242,7 +243,7 @@ def _footnote(levels: tuple[Level, ...]) -> str:
     )
     if any(level.window_s is None for level in levels):
         why += "; throughput needs two requests that start after the warm-up"
-    if any(summary.over_saturated(level) for level in levels):
+    if any(measured.over_saturated(level) for level in levels):
         why += "; where a server is over-saturated, latencies are functions of the length of the level"
     return f"{UNKNOWN} not known: {why}"
 
@@ -255,10 +256,10 @@ def _findings(levels: tuple[Level, ...]) -> Table:
             merged.setdefault((finding.severity, finding.code), []).append((level, finding))
     grid = Table.grid(padding=(0, 1, 0, 0))
     for (severity, code), found in sorted(merged.items(), key=lambda item: [*_STYLES].index(item[0][0])):
-        where = "" if len(found) == len(levels) else f" at {', '.join(summary.load(level) for level, _ in found)}"
+        where = "" if len(found) == len(levels) else f" at {', '.join(measured.load(level) for level, _ in found)}"
         last_level, last = found[-1]
         if len({finding.message for _, finding in found}) > 1:
-            where += f"; at {summary.load(last_level)}"
+            where += f"; at {measured.load(last_level)}"
         style = _STYLES[severity]
         grid.add_row(Text(severity, style=style), Text.assemble((code, style), safe(f"{where}: {last.message}")))
     return grid

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from analysis import summary
-from analysis.summary import Level, Summary
+from analysis import measured, summary
+from analysis.measured import Level
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from analysis.summary import Summary
 
 FORMAT = 1
 FILE = "tune.json"
@@ -92,9 +94,9 @@ def read(directories: list[Path]) -> list[Setting]:
 def valid(run: Summary) -> dict[str, list[Level]]:
     """The levels that count, by load, from the lightest; `slo` measures a load again."""
     found: dict[str, list[Level]] = {}
-    for level in sorted(run.levels, key=lambda level: summary.asked(level) or 0.0):
+    for level in sorted(run.levels, key=lambda level: measured.asked(level) or 0.0):
         if level.validity == "VALID":
-            found.setdefault(summary.load(level), []).append(level)
+            found.setdefault(measured.load(level), []).append(level)
     return found
 
 
@@ -102,7 +104,7 @@ def levels(setting: Setting) -> dict[str, Blocks]:
     """The levels that count, by load, from the lightest, and by block."""
     every = [(load, one.block, found) for one in setting.replicates for load, found in valid(one.run).items()]
     by_load: dict[str, Blocks] = {}
-    for load, block, found in sorted(every, key=lambda one: summary.asked(one[2][0]) or 0.0):
+    for load, block, found in sorted(every, key=lambda one: measured.asked(one[2][0]) or 0.0):
         by_load.setdefault(load, {}).setdefault(block, []).extend(found)
     return by_load
 

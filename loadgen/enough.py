@@ -29,8 +29,8 @@ from loadgen.course import DEFAULT_UNTIL
 from loadgen.record import LevelPlan, Row
 
 if TYPE_CHECKING:
+    from analysis.measured import Level
     from analysis.records import Header, Run
-    from analysis.summary import Level
 
 MORE = 1.5  # times as many requests, before it is asked again
 VIEWS = (1.0, 0.95, 0.9)  # of the time so far: in each of them it is to suffice
@@ -169,7 +169,7 @@ def asked_of(header: "Header") -> Asked:
 
 def lacking(run: "Run", level: int, asked: Asked) -> str | None:
     """What the level, which is not over, needs more of; None: nothing."""
-    from analysis import records, summary, window
+    from analysis import measured, records, window
 
     requests = run.requests.get(level, records.NO_REQUESTS)
     found = window.find(requests, open_loop=run.header.planned(level).open_loop)
@@ -178,7 +178,7 @@ def lacking(run: "Run", level: int, asked: Asked) -> str | None:
     for share in VIEWS:
         seen = records.subset(requests, requests.sent_us <= found.start_us + share * (found.end_us - found.start_us))
         seen_run = msgspec.structs.replace(run, requests={level: seen})
-        if lacks := _lacks(summary.summarize_level(seen_run, level), asked):
+        if lacks := _lacks(measured.summarize_level(seen_run, level), asked):
             return lacks
     return None
 

@@ -20,7 +20,8 @@ from tests import fakes_run as fakes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from analysis.summary import Level, Summary
+    from analysis.measured import Level
+    from analysis.summary import Summary
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 

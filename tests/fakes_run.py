@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 
-from analysis import records, summary
+from analysis import measured, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -137,7 +137,7 @@ def findings(rows: list[Row], end: Row | None = None, **head: Any) -> dict[str, 
     facts = {"levels": [{"level": 0, "concurrency": SLOTS}]} | head
     with tempfile.TemporaryDirectory() as directory:
         run = records.read(write(Path(directory), rows, [ended() if end is None else end], header(**facts)))
-    return {finding.code: finding for finding in summary.summarize_level(run, 0).findings}
+    return {finding.code: finding for finding in measured.summarize_level(run, 0).findings}
 
 
 def write(directory: Path, rows: Iterable[Row], ends: Iterable[Row] = (), head: Row | None = None) -> Path:

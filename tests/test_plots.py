@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 
-from analysis import panels, plots, summary
+from analysis import measured, panels, plots, summary
 from analysis.evidence import Finding
 from tests import fakes_run as fakes
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from analysis.summary import Level, Summary
+    from analysis.measured import Level
+    from analysis.summary import Summary
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -156,7 +157,7 @@ def test_note_says_what_labels_are(made: Summary, plan: dict[str, float], words:
     figure = plots._figure(of(made, (level,)))
     assert any(words in text.get_text() for text in figure.texts)
     labels = [child.get_text() for child in figure.axes[0].get_children() if isinstance(child, Annotation)]
-    assert labels == [summary.load(level)]
+    assert labels == [measured.load(level)]
 
 
 def test_a_mix_is_drawn_as_one_and_says_so(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from analysis import records, server, summary
+from analysis import measured, records, server, summary
 from analysis.evidence import Finding
 from tests.fakes_run import clean, ended, header, with_some, write
 
@@ -29,7 +29,7 @@ def found(*samples: dict[str, Any], rows: list[Any] | None = None) -> dict[str, 
         levels = [{"level": 0, "concurrency": 4}]
         directory = write(Path(name), clean() if rows is None else rows, [ended()], header(levels=levels))
         (directory / "server.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-        level = summary.summarize_level(records.read(directory), 0, server.read(directory))
+        level = measured.summarize_level(records.read(directory), 0, server.read(directory))
         assert summary.summarize(directory).levels[0] == level
     return {
         finding.code: finding for finding in level.findings if "server" in finding.code or "metrics" in finding.code

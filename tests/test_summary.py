@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import evidence, pace, parts, quantiles, records, summary
+from analysis import measured, records, summary
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
@@ -66,87 +66,6 @@ def test_every_field_of_the_contract_is_there(tmp_path: Path, rows: list[Any]) -
     assert (level["goodput"], level["verdicts"], level["server"], level["floors"]) == (None, [], None, None)
 
 
-def test_known_answers(tmp_path: Path) -> None:
-    rows = [*fakes.closed_loop(4, each=100), fakes.failed(900, 1_000_000, "rate_limited")]
-    rows.append(fakes.row(901, 1_000_000, status="cancelled"))
-    ends = [fakes.ended(cpu_us=3_000_000)]
-    directory = fakes.write(tmp_path, rows, ends, fakes.header(levels=[{"level": 0, "concurrency": 4}]))
-    level = summary.summarize(directory).levels[0]
-    counts = parts.Counts(sent=402, ok=400, failed=1, cancelled=1, left=0, errors={"rate_limited": 1})
-    assert level.requests == counts
-    assert level.validity == "VALID"
-    assert level.window_s == pytest.approx(27.93)
-    assert level.throughput.output_tokens_per_s == pytest.approx(4 * 10 / 0.28, rel=0.01)
-    assert level.throughput.output_tokens_per_s is not None
-    assert level.throughput.per_user_tokens_per_s == pytest.approx(level.throughput.output_tokens_per_s / 4, rel=1e-5)
-    assert (level.ttft_ms.n, level.ttft_ms.p99, level.e2e_ms.p50, level.tpot_ms.mean) == (400, 100, 280, 20)
-    assert (level.itl_ms.n, level.itl_ms.max) == (3600, 20)
-    assert (level.tokens.prompt_mean, level.tokens.output_mean, level.tokens.want_output_mean) == (512, 10, 10)
-    assert (level.tokens.source, level.tokens.per_event, level.tokens.distinct_prompts) == ("usage", 1, 402)
-    assert (level.tokens.cached_share, level.tokens.cacheable_share) == (0, 0)
-    assert level.client.read_lag_ms == summary.ReadLag(p50=0.02, p99=0.02, max=0.02)
-    assert level.client.cpu_share == 0.1
-
-
-def test_open_loop_divides_by_the_requests_in_flight(tmp_path: Path) -> None:
-    head = fakes.header(levels=[{"level": 0, "rate_per_s": 4.0}])
-    level = summary.summarize(fakes.write(tmp_path, fakes.closed_loop(4, each=20), [], head)).levels[0]
-    assert level.throughput.per_user_tokens_per_s == pytest.approx(10 / 0.28, rel=0.01)
-    assert summary.load(level) == "4/s"
-
-
-def test_a_level_of_the_open_loop(tmp_path: Path) -> None:
-    head = fakes.header(levels=[{"level": 0, "rate_per_s": 10.0}], arrivals="constant")
-    end = fakes.ended(ended_by="schedule", due=601, dropped=1, waited_max=None)
-    made = summary.summarize(fakes.write(tmp_path, fakes.open_loop(10, 60), [end], head))
-    level = made.levels[0]
-    assert level.schedule == pace.Schedule(due=601, dropped=1, waited_max=None, rate_per_s=10, achieved_share=0.998336)
-    assert level.achieved == summary.Achieved(concurrency=2.8, rate_per_s=10)
-    assert (made.arrivals, level.concurrency, level.validity) == ("constant", None, "VALID")
-
-
-def test_a_mix_and_conversations(tmp_path: Path) -> None:
-    level = summary.summarize(fakes.write(tmp_path / "a", fakes.mix())).levels[0]
-    assert [part.name for part in level.classes] == ["chat", "rag"]
-    assert sum(part.requests.ok for part in level.classes) == level.requests.ok
-    level = summary.summarize(fakes.write(tmp_path / "b", fakes.conversations())).levels[0]
-    assert level.turns is not None
-    assert level.turns.first.requests.ok + level.turns.later.requests.ok == level.requests.ok
-
-
-def test_an_over_saturated_level_prints_no_latency(tmp_path: Path) -> None:
-    head = fakes.header(
-        levels=[{"level": 0, "rate_per_s": 10.0}, {"level": 1, "rate_per_s": 20.0}], arrivals="constant"
-    )
-    rows = fakes.open_loop(10, 60)
-    rows += [row | {"level": 1} for row in fakes.open_loop(20, 60, grows_us=50_000)]
-    made = summary.summarize(fakes.write(tmp_path, rows, [], head))
-    kept, over = made.levels
-    assert [summary.over_saturated(level) for level in made.levels] == [False, True]
-    assert kept.ttft_ms.p50 is not None
-    for latency in (over.ttft_ms, over.ttft_sent_ms, over.ttfat_ms, over.itl_ms, over.tpot_ms, over.e2e_ms):
-        assert latency == quantiles.Distribution(n=latency.n)
-    assert over.ttft_ms.n
-    assert over.throughput.output_tokens_per_s is not None
-    assert (made.curve.holds, made.curve.fails, made.curve.left_out) == (10, 20, (1,))
-
-
-def test_nor_do_its_classes_and_turns() -> None:
-    level = ladder((1, 100.0))[0]
-    part = parts.Part(
-        name="a",
-        throughput=parts.Rates(requests_per_s=None, output_tokens_per_s=None, total_tokens_per_s=None),
-        **{name: getattr(level, name) for name in parts.Part.__struct_fields__ if name not in ("name", "throughput")},
-    )
-    part = msgspec.structs.replace(part, ttft_ms=quantiles.Distribution(n=9, p50=1.0))
-    found = (evidence.Finding("over-saturated", "error", ""),)
-    whole = msgspec.structs.replace(level, findings=found, classes=(part,), turns=parts.Turns(first=part, later=part))
-    shown = summary._shown(whole)
-    assert shown.turns is not None
-    for bare in (*shown.classes, shown.turns.first, shown.turns.later):
-        assert bare.ttft_ms == quantiles.Distribution(n=9)
-
-
 def test_the_curve_is_of_all_levels(tmp_path: Path) -> None:
     made = summary.summarize(fakes.sweep(tmp_path))
     assert made.curve.fit is not None
@@ -171,27 +90,6 @@ def test_phases_are_those_of_the_lightest_valid_level(tmp_path: Path) -> None:
     assert [level.phases and level.phases.heavy for level in result.levels] == ["prefill", None, "decode"]
     assert result.phases == summary.RunPhases(level=2, prefill_share=0.357143, heavy="decode")
     assert summary.summarize(fakes.write(tmp_path / "none", [])).phases is None
-
-
-@pytest.mark.parametrize(
-    ("plan", "text"),
-    [
-        ({"concurrency": 8}, "8"),
-        ({"rate_per_s": 4.0}, "4/s"),
-        ({"rate_per_s": 0.25}, "0.25/s"),
-        ({"rate_per_s": 3.7, "speed": 2.0}, "2x"),
-        ({"speed": 0.5}, "0.5x"),
-        ({}, "level 0"),
-    ],
-)
-def test_load_names_what_was_asked(tmp_path: Path, plan: dict[str, Any], text: str) -> None:
-    head = fakes.header(levels=[{"level": 0} | plan])
-    assert summary.load(summary.summarize(fakes.write(tmp_path, [fakes.row()], [], head)).levels[0]) == text
-
-
-def test_sources_of_counts_are_named(tmp_path: Path) -> None:
-    rows = [fakes.row(0), fakes.row(1, tokens_from="events")]
-    assert summary.summarize(fakes.write(tmp_path, rows)).levels[0].tokens.source == "mixed"
 
 
 def test_levels_that_were_not_run_are_left_out_and_empty_ones_are_invalid(tmp_path: Path) -> None:
@@ -232,7 +130,7 @@ def test_a_failing_class_fails_the_run(tmp_path: Path) -> None:
     head = fakes.header(workload={"name": "mix", "classes": classes}, levels=[{"level": 0, "concurrency": 5}])
     made = summary.summarize(fakes.write(tmp_path, fakes.mix(), [], head))
     level = made.levels[0]
-    assert [(name, [one.verdict for one in stated.verdicts]) for name, stated in summary.statements(level)] == [
+    assert [(name, [one.verdict for one in stated.verdicts]) for name, stated in measured.statements(level)] == [
         ("", []),
         ("chat", ["PASS"]),
         ("rag", ["FAIL"]),
@@ -242,28 +140,11 @@ def test_a_failing_class_fails_the_run(tmp_path: Path) -> None:
     assert summary.exit_code(made) == 1
 
 
-def test_a_verdict_is_as_the_contract_has_it(tmp_path: Path) -> None:
-    directory = fakes.write(tmp_path, fakes.closed_loop(4, each=100), [], fakes.header(slo=SLO))
-    level = json.loads(summary.dumps(summary.summarize(directory)))["levels"][0]
-    assert level["verdicts"][0] == {
-        "term": "ttft p95 < 150ms", "verdict": "PASS", "observed_ms": 100.0, "exceed": 0.0,
-        "exceed_ci": [0.0, 0.00746136], "unknown": 0.0, "n": 400, "n_eff": 400,
-        "observed_per_s": None, "per_s_ci": [None, None],
-    }  # fmt: skip
-    assert list(level["goodput"]) == ["requests_per_s", "share"]
-
-
 def test_a_cut_row_is_a_finding(tmp_path: Path) -> None:
     fakes.write(tmp_path, fakes.closed_loop(1, each=9))
     with (tmp_path / "requests.jsonl").open("a") as file:
         file.write('{"level": 0, "ind')
     assert "cut-row" in {finding.code for finding in summary.summarize(tmp_path).levels[0].findings}
-
-
-def test_a_level_is_summarised_while_the_run_goes_on(tmp_path: Path) -> None:
-    fakes.sweep(tmp_path)
-    whole = summary.summarize(tmp_path)
-    assert summary.summarize_level(records.read(tmp_path, only=2), 2) == whole.levels[2]
 
 
 def test_bytes_are_strict_ascii_and_the_same(tmp_path: Path) -> None:
@@ -341,8 +222,8 @@ def test_any_rows_give_strict_json_in_any_order(
         assert level.requests.ok or level.validity == "INVALID"
 
 
-def ladder(*steps: tuple[int, float | None], invalid: int | None = None) -> list[summary.Level]:
-    level = summary.summarize_level(
+def ladder(*steps: tuple[int, float | None], invalid: int | None = None) -> list[measured.Level]:
+    level = measured.summarize_level(
         records.Run(header=msgspec.convert(fakes.header(), records.Header), ended={}, requests={}, cut_rows=0), 0
     )
     return [

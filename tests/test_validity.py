@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from analysis import records, summary, validity
+from analysis import measured, records, validity
 from analysis.evidence import SEVERITIES
 from tests import fakes_run as fakes
 from tests.fakes_run import findings
@@ -63,7 +63,7 @@ def test_errors_come_first_and_make_a_level_invalid() -> None:
 
 def test_nothing_is_claimed_of_nothing() -> None:
     header = msgspec.convert(fakes.header(), records.Header)
-    level = summary.summarize_level(records.Run(header=header, ended={}, requests={}, cut_rows=0), 0)
+    level = measured.summarize_level(records.Run(header=header, ended={}, requests={}, cut_rows=0), 0)
     assert [finding.code for finding in level.findings] == ["survivors"]
 
 

@@ -9,7 +9,7 @@ from loadgen.cli.options import Options, settings
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from analysis.summary import Level
+    from analysis.measured import Level
     from loadgen.cli.progress import Progress
     from loadgen.preflight import Server
     from loadgen.record import LevelRow
@@ -64,7 +64,7 @@ def played(load: "Coroutine[Any, Any, Outcome]", progress: "Progress") -> "Outco
 
 def watcher(chosen: "Settings", options: Options, progress: "Progress") -> "Watcher":
     """It ends a sweep that nobody has given an end, once the throughput has stopped growing."""
-    from analysis import records, summary
+    from analysis import measured, records, summary
     from loadgen.run import Watcher
 
     done: list[Level] = []
@@ -77,7 +77,7 @@ def watcher(chosen: "Settings", options: Options, progress: "Progress") -> "Watc
             return False
         if options.concurrency is not None or chosen.law is not None:
             return True
-        done.append(summary.summarize_level(records.read(directory, only=row.level), row.level))
+        done.append(measured.summarize_level(records.read(directory, only=row.level), row.level))
         if summary.saturated(done):
             progress.say("throughput has stopped growing: the levels beyond are left out (--concurrency asks for them)")
             return False

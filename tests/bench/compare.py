@@ -22,9 +22,10 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from analysis import compare, gates, ratios, records, summary
+from analysis import compare, gates, measured, ratios, records
 from analysis.curve import Curve
-from analysis.summary import Level, Summary
+from analysis.measured import Level
+from analysis.summary import Summary
 from analysis.tuned import Replicate, Setting
 from loadgen.sim.spec import Spec
 from tests.bench import virtual
@@ -69,7 +70,7 @@ def level(served: Spec, users: int, seconds: float, seed: int) -> Level:
         format=1, loadgen="0.1.0", started_at="", target="sim:", api="chat", workload=records.Workload(name="chat"),
         seed=seed, clock="kernel", levels=(planned,),
     )  # fmt: skip
-    found = summary.summarize_level(records.Run(header=header, ended={}, requests={0: requests}, cut_rows=0), 0)
+    found = measured.summarize_level(records.Run(header=header, ended={}, requests={0: requests}, cut_rows=0), 0)
     return msgspec.structs.replace(found, validity="VALID")  # of the client nothing is known here
 
 

@@ -15,8 +15,9 @@ import math
 import msgspec
 import numpy as np
 
-from analysis import curve, metrics, recommend, records, slo, summary
-from analysis.summary import Level, Summary
+from analysis import curve, measured, metrics, recommend, records, slo
+from analysis.measured import Level
+from analysis.summary import Summary
 from analysis.tuned import Replicate, Setting
 from loadgen.sim.spec import Spec
 from tests.bench import virtual
@@ -40,7 +41,7 @@ def level(served: Spec, number: int, seconds: float, seed: int) -> Level:
         format=1, loadgen="0.1.0", started_at="", target="sim:", api="chat", workload=records.Workload(name="chat"),
         seed=seed, slo=SLO, clock="kernel", levels=(records.Planned(level=number, concurrency=users),),
     )  # fmt: skip
-    found = summary.summarize_level(
+    found = measured.summarize_level(
         records.Run(header=header, ended={}, requests={number: requests}, cut_rows=0), number
     )
     return msgspec.structs.replace(found, validity="VALID")  # of the client nothing is known here
@@ -50,7 +51,7 @@ def start(served: Spec, seconds: float, seed: int) -> Summary:
     levels = tuple(level(served, number, seconds, 100 * seed + number) for number in range(len(USERS)))
     measured = [
         curve.Measured(
-            level=one.level, concurrency=one.concurrency, load=summary.asked(one), valid=True, over_saturated=False,
+            level=one.level, concurrency=one.concurrency, load=measured.asked(one), valid=True, over_saturated=False,
             one_rate=False, tokens_per_s=one.throughput.output_tokens_per_s,
             tokens_per_s_ci95=one.throughput.output_tokens_per_s_ci95,
             verdicts=frozenset(verdict.verdict for verdict in one.verdicts),
