@@ -1,11 +1,19 @@
-"""`MODEL@GPU[,key=value...]`: which model runs on what, as far as the floors need to know."""
+"""`MODEL@GPU[,key=value...]`: which model runs on what, as far as the floors need to know.
 
+MODEL is a name of the catalogue, a number of parameters (`7b`), or the path of a `config.json` or of its directory.
+"""
+
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from analysis.catalog.facts import Gpu, Model, gpu, model
+from analysis import model_config
+from analysis.catalog.facts import Gpu, Model, gpu, model, models
+from analysis.model_config import Described
+from analysis.parameters import MAX_PARAMS_B
 
 # Bytes per value. q8_0 and q4_0 are llama.cpp's: blocks of 32 values and a 16-bit scale; mxfp4 has 8 bits for 32.
 DTYPE_BYTES = {
@@ -15,6 +23,11 @@ DTYPE_BYTES = {
 KV_DTYPES = ("bf16", "fp16", "fp8", "int8", "fp32")
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([mbt])")
 _BILLIONS = {"m": 1e-3, "b": 1.0, "t": 1e3}
+# Of what describes a model by hand, beside active_params: the largest value that makes sense.
+_MOST = {
+    "layers": 4096, "heads": 65536, "kv_heads": 65536, "head_dim": 65536, "experts": 65536, "experts_per_token": 65536,
+}  # fmt: skip
+_SHAPE = (*_MOST, "active_params")
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,34 +47,123 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known(name: str) -> Model:
-    """The model of the catalogue, or, for `7b`, `350m` or `1.5t`, a dense one of which the size alone is known.
+    """The model of the catalogue or of a path, or, for `7b`, `350m` or `1.5t`, a dense one known by its size alone.
 
     Raises ValueError, one line.
     """
-    count = _COUNT.fullmatch(name.lower())
-    if count is None:
-        return model(name)
-    params_b = float(count[1]) * _BILLIONS[count[2]]
-    if not params_b:
-        raise ValueError(f"{name}: a model has parameters")
-    return Model(name=name.lower(), params_b=params_b, active_params_b=params_b)
+    return described(name).model
+
+
+def described(name: str) -> Described:
+    """As `known`, with the precision that a `config.json` gives. Raises ValueError, one line."""
+    if _is_path(name):
+        return model_config.read(Path(name))
+    return Described(model(name) if _params_b(name) is None else by_hand(name), None)
+
+
+def by_hand(
+    params: str,
+    *,
+    layers: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    experts: int | None = None,
+    experts_per_token: int | None = None,
+    active_params: str | None = None,
+) -> Model:
+    """A model of `params` parameters (`7b`), with what else is known of it: layers, kv_heads and head_dim give the KV
+    bytes per token; a mixture of experts has experts, experts_per_token and active_params (`3b`). Raises ValueError.
+    """
+    total_b = _counted("params", params)
+    whole = (layers, heads, kv_heads, head_dim, experts, experts_per_token)
+    for key, value in zip(_MOST, whole, strict=True):
+        if value is not None and not 1 <= value <= _MOST[key]:
+            raise ValueError(f"{key}={value}: expected a whole number from 1 to {_MOST[key]}")
+    if heads is not None and kv_heads is not None and heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads}: {heads} heads cannot share that many")
+    active_b = _active_b(total_b, experts, experts_per_token, active_params)
+    cached = layers and kv_heads and head_dim and 2 * layers * kv_heads * head_dim
+    return Model(
+        name=params.lower(),
+        params_b=total_b,
+        active_params_b=active_b,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        experts=experts,
+        experts_per_token=experts_per_token,
+        kv_bytes_per_token_bf16=2 * cached if cached else None,
+    )
+
+
+def _active_b(total_b: float, experts: int | None, experts_per_token: int | None, active_params: str | None) -> float:
+    """All parameters, but for a mixture of experts, which takes all three to describe."""
+    if experts is None and experts_per_token is None and active_params is None:
+        return total_b
+    if experts is None or experts_per_token is None or active_params is None:
+        raise ValueError(
+            "experts, experts_per_token and active_params describe a mixture of experts together: give all"
+        )
+    if experts_per_token >= experts:
+        raise ValueError(f"experts_per_token={experts_per_token}: expected fewer than the {experts} experts")
+    active_b = _counted("active_params", active_params)
+    if not total_b * experts_per_token / experts <= active_b < total_b:
+        raise ValueError(
+            f"active_params={active_params}: expected less than all, and at least the {experts_per_token} of {experts} "
+            "experts that a token passes"
+        )
+    return active_b
+
+
+def _counted(key: str, text: str) -> float:
+    billions = _params_b(text)
+    if billions is None:
+        raise ValueError(f"{key}={text}: expected a number of parameters, such as 7b or 350m")
+    if not 0 < billions <= MAX_PARAMS_B:
+        raise ValueError(f"{key}={text}: a model has parameters, and at most {MAX_PARAMS_B / 1e3:g}t")
+    return billions
+
+
+def _params_b(text: str) -> float | None:
+    count = _COUNT.fullmatch(text.lower())
+    return None if count is None else float(count[1]) * _BILLIONS[count[2]]
+
+
+def _is_path(name: str) -> bool:
+    """Names of the catalogue, and counts, stay what they are where a directory happens to be called so."""
+    if "/" in name or name.endswith(".json"):
+        return True
+    return name.lower() not in models() and _params_b(name) is None and os.path.isdir(name)
 
 
 def parse(text: str) -> Hardware:
-    """Keys: dtype, which has to be there, kv_cache_dtype, gpus, gpu_memory_utilization. Raises ValueError, one line."""
+    """Keys: dtype, which has to be there if no file says it, kv_cache_dtype, gpus, gpu_memory_utilization; for a model
+    known by its size, those of `by_hand`. Raises ValueError, one line."""
     head, *settings = (part.strip() for part in text.split(","))
-    model_name, at, gpu_name = head.partition("@")
+    model_name, at, gpu_name = (part.strip() for part in head.rpartition("@"))
     if not (at and model_name and gpu_name):
         raise ValueError(f"{text!r}: expected MODEL@GPU[,key=value...], such as llama-3.1-8b@h100,dtype=fp8")
     given: dict[str, Any] = {}
+    shape: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or key not in _VALUES:
-            raise ValueError(f"{text!r}: {setting!r} is no setting; accepted: {'=, '.join(_VALUES)}=")
-        if key in given:
+        if not equals or key not in (*_VALUES, *_SHAPE):
+            raise ValueError(f"{text!r}: {setting!r} is no setting; accepted: {'=, '.join((*_VALUES, *_SHAPE))}=")
+        if key in given or key in shape:
             raise ValueError(f"{text!r}: {key} is given twice")
-        given[key] = _VALUES[key](value)
-    return made(known(model_name), gpu(gpu_name), **given)
+        if key in _VALUES:
+            given[key] = _VALUES[key](value)
+        else:
+            shape[key] = value if key == "active_params" else _whole(key, value, _MOST[key])
+    if shape and _params_b(model_name) is None:
+        raise ValueError(
+            f"{'=, '.join(shape)}= describe a model known by its size alone, such as 7b: the shape of {model_name} is "
+            "that of the catalogue or of its file"
+        )
+    found = Described(by_hand(model_name, **shape), None) if shape else described(model_name)
+    return made(found.model, gpu(gpu_name), **{"dtype": found.dtype, **given})
 
 
 def made(
@@ -101,8 +203,12 @@ def _kv_dtype(text: str) -> str:
 
 
 def _gpus(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 4096:
-        raise ValueError(f"gpus={text}: expected a whole number from 1 to 4096")
+    return _whole("gpus", text, 4096)
+
+
+def _whole(key: str, text: str, most: int) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
+        raise ValueError(f"{key}={text}: expected a whole number from 1 to {most}")
     return int(text)
 
 
