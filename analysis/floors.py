@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from analysis.hardware import DTYPE_BYTES
 
 if TYPE_CHECKING:
@@ -153,22 +155,79 @@ def break_even_batch(hardware: Hardware) -> float | None:
     return ops_per_byte * DTYPE_BYTES[hardware.dtype] / 2 * model.params_b / model.active_params_b
 
 
+def steady_s(hardware: Hardware, batch: float, prompt_tokens: float, output_tokens: float) -> float:
+    """Least mean time a token where each of `batch` sequences that ends is followed by a new prompt.
+
+    A decode step then has `batch / output` prompts to compute beside it, which can hide behind its reading, and its
+    sequences have the mean live length, `prompt + output / 2`.
+    """
+    context = prompt_tokens + output_tokens / 2
+    read_s, compute = sum(decode_bytes(hardware, batch, context)) / bytes_per_s(hardware), flops_per_s(hardware)
+    if compute is None:
+        return read_s
+    return max(read_s, batch * _steady_flops(hardware.model, prompt_tokens, output_tokens) / compute)
+
+
+def saturating_batch(hardware: Hardware, prompt_tokens: float, output_tokens: float) -> float | None:
+    """Sequences from which `steady_s` is bound by compute, so that more of them take longer and no more tokens come.
+
+    None where that is never so (KV cache takes as long to read as a sequence to compute), or the rate is not known.
+    """
+    compute = flops_per_s(hardware)
+    if compute is None:
+        return None
+    live_bytes = kv_bytes(hardware.model, prompt_tokens + output_tokens / 2, hardware.kv_cache_dtype) or 0.0
+    flops = _steady_flops(hardware.model, prompt_tokens, output_tokens)
+    left_s = flops / compute - live_bytes / bytes_per_s(hardware)
+    weights_s = weight_bytes(hardware.model, hardware.dtype) / bytes_per_s(hardware)
+    return weights_s / left_s if left_s > 0 else None
+
+
+def _steady_flops(model: Model, prompt_tokens: float, output_tokens: float) -> float:
+    """FLOPs of one output token, with its share of the prompt."""
+    context = prompt_tokens + output_tokens / 2
+    decode = decode_flops(model, 1) + attention_flops(model, context + 1, context)
+    return decode + prefill_flops(model, prompt_tokens) / output_tokens
+
+
+def usable_bytes(hardware: Hardware) -> float:
+    """Memory that the server may take, for weights and KV cache."""
+    return hardware.gpu.memory_gb * 1e9 * hardware.gpus * hardware.gpu_memory_utilization
+
+
 def kv_room_bytes(hardware: Hardware, overhead_bytes: float = 0.0) -> float:
     """`memory * utilization - weights - overhead`; 0 where the weights do not fit."""
-    usable = hardware.gpu.memory_gb * 1e9 * hardware.gpus * hardware.gpu_memory_utilization
-    return max(0.0, usable - weight_bytes(hardware.model, hardware.dtype) - overhead_bytes)
+    return max(0.0, usable_bytes(hardware) - weight_bytes(hardware.model, hardware.dtype) - overhead_bytes)
 
 
 def kv_tokens(hardware: Hardware, overhead_bytes: float = 0.0) -> int | None:
-    """Tokens whose KV fits where no layer has a window; None where the model's shape is not known."""
+    """Tokens whose KV fits where no layer has a window; None where there is room and the model's shape is not known."""
+    if not kv_room_bytes(hardware, overhead_bytes):
+        return 0
     per_token = kv_bytes(hardware.model, 1.0, hardware.kv_cache_dtype)
     return None if per_token is None else int(kv_room_bytes(hardware, overhead_bytes) / per_token)
 
 
 def sequences(hardware: Hardware, context: float, overhead_bytes: float = 0.0) -> int | None:
-    """Sequences of `context` tokens whose KV fits at once; None where the model's shape is not known."""
+    """Sequences of `context` tokens whose KV fits at once; None where there is room and the shape is not known."""
+    if not kv_room_bytes(hardware, overhead_bytes):
+        return 0
     each = kv_bytes(hardware.model, context, hardware.kv_cache_dtype)
     return int(kv_room_bytes(hardware, overhead_bytes) / each) if each else None
+
+
+def fits(hardware: Hardware, context: float) -> bool:
+    """Whether memory holds the weights, and the KV of one such sequence where its size is known."""
+    each = kv_bytes(hardware.model, context, hardware.kv_cache_dtype) or 0.0
+    return weight_bytes(hardware.model, hardware.dtype) + each <= usable_bytes(hardware)
+
+
+def gpus_needed(hardware: Hardware, context: float) -> int:
+    """The fewest such devices that it fits on, as a power of two: tensor parallelism has to divide the heads."""
+    gpus = 1
+    while not fits(msgspec.structs.replace(hardware, gpus=gpus), context):
+        gpus *= 2
+    return gpus
 
 
 def kv_parity_batch(hardware: Hardware, context: float) -> float | None:
@@ -185,3 +244,12 @@ def speculative_tokens(acceptance: float, drafts: int) -> float:
 def speculative_gain(acceptance: float, drafts: int, draft_cost: float) -> float:
     """Tokens a step over its cost, `g * c + 1`, where a draft token costs the share `draft_cost` of a step."""
     return speculative_tokens(acceptance, drafts) / (drafts * draft_cost + 1)
+
+
+def speculative_break_even(drafts: int, draft_cost: float) -> float | None:
+    """The acceptance at which the gain is 1; None where drafts cost more than the steps they can save."""
+    from scipy import optimize  # the simulated engine has no need of it
+
+    if draft_cost > 1:
+        return None
+    return float(optimize.brentq(lambda acceptance: speculative_gain(acceptance, drafts, draft_cost) - 1, 0.0, 1.0))

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,6 +162,65 @@ def test_kv_capacity_gives_the_85_sequences_that_were_seen_running() -> None:
 def test_weights_that_do_not_fit_leave_no_capacity() -> None:
     hardware = parse("llama-3.1-70b@h100,dtype=bf16")
     assert (floors.kv_tokens(hardware), floors.sequences(hardware, 100)) == (0, 0)
+
+
+def test_weights_that_do_not_fit_leave_none_of_an_unknown_shape_either() -> None:
+    assert (floors.kv_tokens(parse("70b@h100,dtype=bf16")), floors.sequences(parse("70b@h100,dtype=bf16"), 100)) == (
+        0,
+        0,
+    )
+
+
+@given(HARDWARE, st.integers(1, 100_000))
+def test_it_fits_on_as_many_as_it_takes_and_not_on_half(hardware: Hardware, context: int) -> None:
+    gpus = floors.gpus_needed(hardware, context)
+    assert gpus & (gpus - 1) == 0
+    assert floors.fits(msgspec.structs.replace(hardware, gpus=gpus), context)
+    assert gpus == 1 or not floors.fits(msgspec.structs.replace(hardware, gpus=gpus // 2), context)
+
+
+def test_gpus_by_hand() -> None:
+    assert floors.gpus_needed(parse("70b@h100,dtype=bf16"), 1000) == 2  # 140 GB in 144
+    assert floors.gpus_needed(parse("llama-3.1-70b@h100,dtype=bf16"), 8000) == 2  # 141.1 GB, and 2.6 GB of KV
+    assert floors.gpus_needed(parse("llama-3.1-70b@h100,dtype=bf16"), 10_000) == 4
+    assert floors.gpus_needed(parse("7b@h100,dtype=bf16,gpus=8"), 1000) == 1
+
+
+def test_a_steady_step_computes_prompts_beside_its_tokens() -> None:
+    hardware = parse("llama-3.1-8b@h100,dtype=bf16")
+    assert floors.steady_s(hardware, 1, 1155, 211) == floors.decode_s(hardware, 1, 1155 + 211 / 2)
+    batch = 300
+    prompts_s = batch / 211 * floors.prefill_s(hardware, 1155)
+    assert (
+        prompts_s < floors.steady_s(hardware, batch, 1155, 211) < prompts_s + floors.decode_s(hardware, batch, 1260.5)
+    )
+    assert floors.saturating_batch(parse("7b@m2-ultra,dtype=bf16"), 1155, 211) is None
+
+
+@given(HARDWARE, st.integers(1, 4000), st.integers(1, 2000))
+def test_at_saturation_compute_takes_as_long_as_reading(hardware: Hardware, prompt: int, output: int) -> None:
+    batch = floors.saturating_batch(hardware, prompt, output)
+    if batch is None:
+        return
+    weights_s = floors.weight_bytes(hardware.model, hardware.dtype) / floors.bytes_per_s(hardware)
+    kv_s = floors.decode_bytes(hardware, batch, prompt + output / 2)[1] / floors.bytes_per_s(hardware)
+    assert floors.steady_s(hardware, batch, prompt, output) == pytest.approx(weights_s + kv_s, rel=1e-6)
+    twice = floors.steady_s(hardware, 2 * batch, prompt, output)
+    assert twice == pytest.approx(2 * floors.steady_s(hardware, batch, prompt, output), rel=1e-6)
+
+
+@given(st.integers(1, 16), st.floats(0, 1))
+def test_at_the_break_even_acceptance_speculation_gains_nothing(drafts: int, cost: float) -> None:
+    acceptance = floors.speculative_break_even(drafts, cost)
+    assert acceptance is not None
+    assert 0 <= acceptance <= 1
+    assert floors.speculative_gain(acceptance, drafts, cost) == pytest.approx(1, abs=1e-9)
+
+
+def test_break_even_acceptance_by_hand() -> None:
+    assert floors.speculative_break_even(1, 0.2) == pytest.approx(0.2)
+    assert floors.speculative_break_even(3, 0) == 0
+    assert floors.speculative_break_even(3, 1.01) is None
 
 
 def test_kv_passes_the_weights_at_the_parity_batch() -> None:

@@ -28,6 +28,7 @@ for name, text in {
     "run": "Measure one or more levels of load.",
     "slo": "Does an SLO hold at a load, or which is the largest load at which it does?",
     "tune": "Measure a server under one setting after another, and compare them.",
+    "floors": "What a model on a GPU cannot beat, how much KV cache fits, and which max_num_seqs to try.",
     "check": "One probe: address, model, what the server accepts, how it counts tokens.",
     "plan": "Print the requests that a run would send, as JSON lines.",
     "report": "Summary, table and plots again from a recorded run.",
