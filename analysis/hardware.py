@@ -1,8 +1,10 @@
 """`MODEL@GPU[,key=value...]`: which model runs on what, as far as the floors need to know.
 
 MODEL is a name of the catalogue, a number of parameters (`7b`), or the path of a `config.json` or of its directory.
+GPU is a name of the catalogue, or any with its memory and bandwidth.
 """
 
+import math
 import os
 import re
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import msgspec
 
 from analysis import model_config
-from analysis.catalog.facts import Gpu, Model, gpu, model, models
+from analysis.catalog.facts import Gpu, Model, gpu, gpus, model, models
 from analysis.model_config import Described
 from analysis.parameters import MAX_PARAMS_B
 
@@ -28,6 +30,14 @@ _MOST = {
     "layers": 4096, "heads": 65536, "kv_heads": 65536, "head_dim": 65536, "experts": 65536, "experts_per_token": 65536,
 }  # fmt: skip
 _SHAPE = (*_MOST, "active_params")
+# Of what describes a device by hand: the field, and the largest value that makes sense.
+DEVICE = {
+    "memory_gb": ("memory_gb", 1e6),
+    "bandwidth_gb_s": ("bandwidth_gb_s", 1e6),
+    "bf16_tflops": ("bf16_dense_tflops", 1e6),
+    "fp8_tflops": ("fp8_dense_tflops", 1e6),
+    "fp4_tflops": ("fp4_dense_tflops", 1e6),
+}
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,23 +148,43 @@ def _is_path(name: str) -> bool:
     return name.lower() not in models() and _params_b(name) is None and os.path.isdir(name)
 
 
+def device(name: str, given: dict[str, str]) -> Gpu:
+    """The GPU of the catalogue, with what is `given` (keys of DEVICE) in the place of its own; one that it does not
+    have takes at least its memory and bandwidth. Raises ValueError, one line."""
+    values: dict[str, Any] = {DEVICE[key][0]: _positive(key, text, DEVICE[key][1]) for key, text in given.items()}
+    if name.lower() in gpus():
+        changed = ", ".join(f"{key}={text}" for key, text in given.items())
+        found = gpu(name)
+        return msgspec.structs.replace(found, name=f"{found.name} ({changed})", **values) if given else found
+    if not {"memory_gb", "bandwidth_gb_s"} <= given.keys():
+        try:
+            gpu(name)
+        except ValueError as error:
+            raise ValueError(f"{error}; or describe it: memory_gb=, bandwidth_gb_s=, bf16_tflops=") from None
+    return Gpu(name=name.lower(), **({"bf16_dense_tflops": None, "fp8_dense_tflops": None} | values))
+
+
 def parse(text: str) -> Hardware:
     """Keys: dtype, which has to be there if no file says it, kv_cache_dtype, gpus, gpu_memory_utilization; for a model
-    known by its size, those of `by_hand`. Raises ValueError, one line."""
+    known by its size, those of `by_hand`; for a GPU, those of DEVICE. Raises ValueError, one line."""
     head, *settings = (part.strip() for part in text.split(","))
     model_name, at, gpu_name = (part.strip() for part in head.rpartition("@"))
     if not (at and model_name and gpu_name):
         raise ValueError(f"{text!r}: expected MODEL@GPU[,key=value...], such as llama-3.1-8b@h100,dtype=fp8")
     given: dict[str, Any] = {}
     shape: dict[str, Any] = {}
+    rates: dict[str, str] = {}
+    accepted = (*_VALUES, *_SHAPE, *DEVICE)
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or key not in (*_VALUES, *_SHAPE):
-            raise ValueError(f"{text!r}: {setting!r} is no setting; accepted: {'=, '.join((*_VALUES, *_SHAPE))}=")
-        if key in given or key in shape:
+        if not equals or key not in accepted:
+            raise ValueError(f"{text!r}: {setting!r} is no setting; accepted: {'=, '.join(accepted)}=")
+        if key in given or key in shape or key in rates:
             raise ValueError(f"{text!r}: {key} is given twice")
         if key in _VALUES:
             given[key] = _VALUES[key](value)
+        elif key in DEVICE:
+            rates[key] = value
         else:
             shape[key] = value if key == "active_params" else _whole(key, value, _MOST[key])
     if shape and _params_b(model_name) is None:
@@ -163,7 +193,7 @@ def parse(text: str) -> Hardware:
             "that of the catalogue or of its file"
         )
     found = Described(by_hand(model_name, **shape), None) if shape else described(model_name)
-    return made(found.model, gpu(gpu_name), **{"dtype": found.dtype, **given})
+    return made(found.model, device(gpu_name, rates), **{"dtype": found.dtype, **given})
 
 
 def made(
@@ -212,14 +242,21 @@ def _whole(key: str, text: str, most: int) -> int:
     return int(text)
 
 
+def _positive(key: str, text: str, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not (math.isfinite(value) and 0 < value <= most):
+        raise ValueError(f"{key}={text}: expected a number above 0, and at most {most:g}")
+    return value
+
+
 def _utilization(text: str) -> float:
     try:
-        share = float(text)
+        return _positive("gpu_memory_utilization", text, 1.0)
     except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:  # NaN is in no range
-        raise ValueError(f"gpu_memory_utilization={text}: expected a share, such as 0.9")
-    return share
+        raise ValueError(f"gpu_memory_utilization={text}: expected a share, such as 0.9") from None
 
 
 _VALUES = {

@@ -113,3 +113,29 @@ def test_what_makes_no_sense_is_named(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("?", "\\?")) as caught:
         hardware.parse(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_by_hand_and_one_that_differs_from_the_catalogue() -> None:
+    found = hardware.parse("7b@A6000,dtype=bf16,memory_gb=48,bandwidth_gb_s=768,bf16_tflops=155").gpu
+    assert found == facts.Gpu(
+        name="a6000", memory_gb=48, bandwidth_gb_s=768, bf16_dense_tflops=155, fp8_dense_tflops=None
+    )
+    more = hardware.parse("7b@h100,dtype=bf16,bf16_tflops=1484").gpu
+    assert (more.bf16_dense_tflops, more.bandwidth_gb_s, more.memory_gb) == (1484, 3350, 80)
+    assert more.name == "h100 (bf16_tflops=1484)"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("", "unknown GPU 'a6000'; .*; or describe it: memory_gb=, bandwidth_gb_s=, bf16_tflops="),
+        (",memory_gb=48", "or describe it"),
+        (",memory_gb=48,bandwidth_gb_s=inf", "bandwidth_gb_s=inf: expected a number above 0"),
+        (",memory_gb=48,bandwidth_gb_s=0", "bandwidth_gb_s=0: expected a number above 0"),
+        (",memory_gb=x,bandwidth_gb_s=1", "memory_gb=x: expected a number above 0"),
+        (",memory_gb=1,memory_gb=2", "memory_gb is given twice"),
+    ],
+)
+def test_a_gpu_that_is_not_described_is_refused(keys: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hardware.parse(f"7b@a6000,dtype=bf16{keys}")

@@ -98,7 +98,8 @@ def floors(hardware: str, /, options: FloorOptions = _DEFAULT) -> int:
     hardware
         MODEL@GPU[,key=value...], such as llama-3.1-8b@h100,dtype=fp8. MODEL is a name of the catalogue, a number of
         parameters such as 7b, or the path of a config.json or of its directory. Keys: dtype, kv_cache_dtype, gpus,
-        gpu_memory_utilization, and those of a model by hand; the flags say the same.
+        gpu_memory_utilization, and those of a model by hand; the flags say the same. A GPU that the catalogue does not
+        have takes memory_gb, bandwidth_gb_s and, for prefill, bf16_tflops (fp8_tflops, fp4_tflops).
     """
     from rich.console import Console
 
