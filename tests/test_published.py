@@ -10,7 +10,7 @@ from loadgen.sim.spec import parse
 from tests.bench import published
 from tests.bench.published import Result, Row
 
-SHORT = 160_000  # tokens
+SHORT = 130_000  # tokens
 
 
 def tokens(row: Row) -> int:
@@ -24,7 +24,7 @@ found = functools.cache(published.simulated)
 
 def test_most_rows_are_near() -> None:
     counts = published.counts(published.near(row, found(row)) for row in QUICK)
-    assert counts.speed_of >= 20
+    assert counts.speed_of >= 18
     assert counts.speed / counts.speed_of >= 0.85
     assert counts.ttft / counts.ttft_of >= 0.70
 
