@@ -19,7 +19,8 @@ def test_every_key_is_set() -> None:
     spec = parse(
         "llama-3.1-70b@h100, gpus=4, dtype=fp8, kv_cache_dtype=fp8, max_num_seqs=8, max_num_batched_tokens=512, "
         "max_model_len=1000, gpu_memory_utilization=0.8, bandwidth_efficiency=0.5, compute_efficiency=0.4, "
-        "overhead_us=10.5, block_size=32, prefix_cache=0, spec_tokens=3, spec_acceptance=0.5, seed=7"
+        "overhead_us=10.5, overhead_per_seq_us=2, block_size=32, prefix_cache=0, spec_tokens=3, spec_acceptance=0.5, "
+        "seed=7"
     )
     settings = {key: getattr(spec, key) for key in KEYS}
     assert settings == {
@@ -33,6 +34,7 @@ def test_every_key_is_set() -> None:
         "bandwidth_efficiency": 0.5,
         "compute_efficiency": 0.4,
         "overhead_us": 10.5,
+        "overhead_per_seq_us": 2.0,
         "block_size": 32,
         "prefix_cache": False,
         "spec_tokens": 3,
@@ -74,6 +76,23 @@ def test_what_is_wrong_is_said_in_one_line(text: str, message: str) -> None:
 def test_the_default_context_is_cut_to_the_kv_cache() -> None:
     spec = parse("llama-3.1-70b@h100,gpus=2")
     assert spec.max_model_len == 8848 <= spec.kv_capacity_tokens
+
+
+def test_a_window_makes_room_for_longer_sequences() -> None:
+    """Of 62 layers 52 keep 1024 tokens: what is left of the room is for the other ten."""
+    spec = parse("gemma-3-27b@h100,gpu_memory_utilization=0.8,max_model_len=100000")
+    a_layer = 507904 / 62
+    room = 80e9 * 0.8 - 54e9
+    assert spec.kv_capacity_tokens == pytest.approx((room / a_layer - 52 * 1024) / 10, rel=0.001)
+    assert spec.window_blocks(10) == 52
+    assert spec.window_blocks(64) == spec.window_blocks(10_000) == -(-64 * 52 // 10)
+
+
+def test_less_room_than_a_window() -> None:
+    spec = parse("gemma-3-27b@h100,gpu_memory_utilization=0.678")
+    assert 2 <= spec.max_model_len == spec.kv_capacity_tokens < 1024
+    blocks = spec.kv_capacity_tokens // spec.block_size
+    assert blocks + spec.window_blocks(blocks) <= spec.kv_blocks < 1.1 * (blocks + spec.window_blocks(blocks))
 
 
 @given(st.text(max_size=40) | st.from_regex(re.compile(r"llama-3\.1-8b@h100(,[a-z_]+=[-\w.]*){0,3}"), fullmatch=True))

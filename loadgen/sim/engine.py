@@ -12,7 +12,10 @@ Rules, after vLLM V1:
                 always computed, because its output is what is wanted
     speculation a decoding sequence computes `spec_tokens` drafts more, and keeps the accepted ones up to the first
                 rejected; drafting itself is free
-    duration    max(bytes / bandwidth, FLOPs / compute), each peak rate times its efficiency, plus a fixed overhead
+    window      of layers with a sliding window a sequence keeps that window only, in blocks of its own, which the
+                prefix cache does not know
+    duration    max(bytes / bandwidth, FLOPs / compute), each peak rate times its efficiency, plus a fixed overhead,
+                plus one for each sequence (sampling, detokenising, streaming: what a server does one by one)
 
 No clock, no I/O: `step` returns the duration of the step, and the caller says when that is.
 """
@@ -39,6 +42,7 @@ class Sequence(msgspec.Struct, eq=False):
     cached: int | None = None  # prompt tokens found in the prefix cache; None until admitted
     published: int = 0  # blocks of its own that the prefix cache knows
     blocks: list[int] = []
+    window_blocks: list[int] = []
     hashes: list[int] = []  # of its full blocks, as far as they were needed
 
 
@@ -46,6 +50,9 @@ class Step(msgspec.Struct, frozen=True):
     """What has happened when the step ends."""
 
     duration_s: float
+    sequences: int  # computed in it
+    read_bytes: float
+    flops: float
     tokens: list[tuple[int, int]]  # (sequence id, tokens generated), in the order they arrived
     admitted: list[int]  # ids first scheduled in this step
     finished: list[int]
@@ -66,7 +73,7 @@ class Engine:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.counters = Counters()
-        self.pool = BlockPool(spec.kv_capacity_tokens // spec.block_size)
+        self.pool = BlockPool(spec.kv_blocks)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._sequences: dict[int, Sequence] = {}
@@ -75,7 +82,10 @@ class Engine:
         assert compute is not None, "the spec's parser refuses a GPU of unknown compute"
         self._bytes_per_s = spec.gpu.bandwidth_gb_s * 1e9 * spec.gpus * spec.bandwidth_efficiency
         self._flops_per_s = compute * spec.gpus * spec.compute_efficiency
+        self._overhead_s = spec.overhead_us / 1e6
+        self._overhead_per_seq_s = spec.overhead_per_seq_us / 1e6
         self._kv_bytes_per_token = floors.kv_bytes(spec.model, 1, spec.kv_cache_dtype) or 0.0
+        self._windowed = spec.model.window_tokens is not None
         self._flops_per_square = floors.attention_flops(spec.model, 1)
 
     @property
@@ -108,7 +118,7 @@ class Engine:
             return
         queue = self._running if sequence in self._running else self._waiting
         queue.remove(sequence)
-        self.pool.release(sequence.blocks)
+        self._release(sequence)
 
     def reset_prefix_cache(self) -> None:
         self.pool.reset()
@@ -118,6 +128,8 @@ class Engine:
         work, admitted = self._schedule()
         if not work:
             return None
+        # Before the sequences move on. Where no layer has a window, sums over them are enough.
+        windowed = self._windowed_work(work) if self._windowed else None
         context = squares = total = 0
         tokens: list[tuple[int, int]] = []
         finished: list[int] = []
@@ -133,18 +145,31 @@ class Engine:
                 if sequence.known == len(sequence.tokens):
                     finished.append(sequence.id)
         for sequence_id in finished:
-            sequence = self._sequences.pop(sequence_id)
-            self.pool.release(sequence.blocks)
+            self._release(self._sequences.pop(sequence_id))
         if finished:
             self._running = [sequence for sequence in self._running if sequence.id in self._sequences]
-        return Step(self._duration_s(total, context, squares), tokens, admitted, finished)
+        kv_bytes, attention = windowed or (self._kv_bytes_per_token * context, self._flops_per_square * squares)
+        read_bytes = floors.weight_bytes_read(self.spec.model, total, self.spec.dtype) + kv_bytes
+        flops = floors.decode_flops(self.spec.model, total) + attention
+        duration_s = self._duration_s(len(work), read_bytes, flops)
+        return Step(duration_s, len(work), read_bytes, flops, tokens, admitted, finished)
 
-    def _duration_s(self, total: int, context: int, squares: int) -> float:
-        """Of a step over `total` tokens whose contexts end at `context` in sum and grow by `squares` in squares."""
-        weights = floors.weight_bytes_read(self.spec.model, total, self.spec.dtype)
-        memory_s = (weights + self._kv_bytes_per_token * context) / self._bytes_per_s
-        flops = floors.decode_flops(self.spec.model, total) + self._flops_per_square * squares
-        return max(memory_s, flops / self._flops_per_s) + self.spec.overhead_us / 1e6
+    def _windowed_work(self, work: list[tuple[Sequence, int]]) -> tuple[float, float]:
+        """KV bytes read, and FLOPs of attention, where some layers have a window."""
+        model, kv_dtype = self.spec.model, self.spec.kv_cache_dtype
+        kv_bytes = attention = 0.0
+        for sequence, count in work:
+            end = sequence.computed + count
+            kv_bytes += floors.kv_bytes(model, end, kv_dtype) or 0.0
+            attention += floors.attention_flops(model, end, sequence.computed)
+        return kv_bytes, attention
+
+    def _duration_s(self, sequences: int, read_bytes: float, flops: float) -> float:
+        return (
+            max(read_bytes / self._bytes_per_s, flops / self._flops_per_s)
+            + self._overhead_s
+            + self._overhead_per_seq_s * sequences
+        )
 
     def _schedule(self) -> tuple[list[tuple[Sequence, int]], list[int]]:
         """Which sequences this step computes, and how many tokens of each; and who came in."""
@@ -180,22 +205,30 @@ class Engine:
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
         """Blocks for the first `end` tokens of a running sequence; False if it had to give up its own."""
-        missing = -(-end // self.spec.block_size) - len(sequence.blocks)
-        while self.pool.free < missing:
+        blocks = -(-end // self.spec.block_size)
+        missing = blocks - len(sequence.blocks)
+        window_missing = self.spec.window_blocks(blocks) - len(sequence.window_blocks)
+        while self.pool.free < missing + window_missing:
             victim = self._running.pop()
             self._preempt(victim)
             if victim is sequence:
                 return False
         sequence.blocks += self.pool.allocate(missing)
+        sequence.window_blocks += self.pool.allocate(window_missing)
         sequence.room += missing * self.spec.block_size
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self.counters.preemptions += 1
-        self.pool.release(sequence.blocks)
+        self._release(sequence)
         sequence.blocks = []
+        sequence.window_blocks = []
         sequence.computed = sequence.published = sequence.room = 0
         self._waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.pool.release(sequence.blocks)
+        self.pool.release(sequence.window_blocks)
 
     def _admit(self, sequence: Sequence, budget: int) -> int:
         """Give blocks to a waiting sequence: how many of its tokens this step computes, 0 if it must wait on."""
@@ -205,12 +238,14 @@ class Engine:
             hits = self.pool.match(self._hashes(sequence, (sequence.known - 1) // size))
         cached = len(hits) * size
         count = min(sequence.known - cached, budget)
-        missing = -(-(cached + count) // size) - len(hits)
-        if self.pool.free - self.pool.unheld(hits) < missing:
+        blocks = -(-(cached + count) // size)
+        missing, window_missing = blocks - len(hits), self.spec.window_blocks(blocks)
+        if self.pool.free - self.pool.unheld(hits) < missing + window_missing:
             return 0
         self.pool.hold(hits)
         sequence.blocks = hits + self.pool.allocate(missing)
-        sequence.room = len(sequence.blocks) * size
+        sequence.window_blocks = self.pool.allocate(window_missing)
+        sequence.room = blocks * size
         sequence.computed = cached
         sequence.published = len(hits)
         if sequence.cached is None:

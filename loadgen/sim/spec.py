@@ -1,5 +1,7 @@
 """`MODEL@GPU[,key=value...]`: what the simulated engine serves, and on what."""
 
+import math
+
 import msgspec
 
 from analysis import floors
@@ -9,7 +11,10 @@ from analysis.hardware import DTYPE_BYTES, Hardware
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """A share of the peak rates is an efficiency. The defaults put llama-3.1-8b in bf16 on one h100 at 7 ms per token,
-    and its prefill at what published rows of that GPU show."""
+    its prefill at what published rows of that GPU show, and vLLM's TTFT and ITL at 92 requests/s within 15 %.
+
+    docs/published.md has other engines' sets. `overhead_per_seq_us`: of each sequence in a step.
+    """
 
     model: Model
     gpu: Gpu
@@ -23,6 +28,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth_efficiency: float = 0.75
     compute_efficiency: float = 0.45
     overhead_us: float = 600.0
+    overhead_per_seq_us: float = 0.0
     block_size: int = 16
     prefix_cache: bool = True
     spec_tokens: int = 0
@@ -41,8 +47,31 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def kv_blocks(self) -> int:
+        """Blocks that fit; one keeps `block_size` tokens of the layers that see the whole context."""
+        per_token = floors.kv_bytes(self.model, 1, self.kv_cache_dtype)
+        assert per_token is not None, "the catalogue knows the shape of its models"
+        per_block = per_token / (1 + self._window_share) * self.block_size
+        return int(floors.kv_room_bytes(self.hardware) / per_block)
+
+    @property
+    def _window_share(self) -> float:
+        """Layers with a window, over layers without."""
+        return self.model.window_layers / ((self.model.layers or 1) - self.model.window_layers)
+
+    def window_blocks(self, blocks: int) -> int:
+        """Blocks a sequence needs beside `blocks` of those, for the layers that keep a window of its context."""
+        if self.model.window_tokens is None:
+            return 0
+        return math.ceil(min(blocks, self.model.window_tokens / self.block_size) * self._window_share)
+
+    @property
     def kv_capacity_tokens(self) -> int:
-        return floors.kv_tokens(self.hardware) or 0
+        """Tokens of the longest sequence that fits, in whole blocks."""
+        blocks = self.kv_blocks
+        past_the_window = blocks - self.window_blocks(blocks)
+        within = int(blocks / (1 + self._window_share)) - (self._window_share > 0)  # rounded up, each kind of its own
+        return max(past_the_window, within, 0) * self.block_size
 
 
 # Numbers: the smallest and the largest value that makes sense, both included. Names: the accepted ones.
@@ -55,6 +84,7 @@ _NUMBERS: dict[str, tuple[type[int] | type[float], float, float]] = {
     "bandwidth_efficiency": (float, 0.001, 1.0),
     "compute_efficiency": (float, 0.001, 1.0),
     "overhead_us": (float, 0.0, 1e7),
+    "overhead_per_seq_us": (float, 0.0, 1e6),
     "block_size": (int, 1, 1024),
     "spec_tokens": (int, 0, 64),
     "spec_acceptance": (float, 0.0, 1.0),
@@ -113,8 +143,8 @@ def _fitted(spec: Spec, *, explicit_length: bool) -> Spec:
             f"simulated engine: max_num_batched_tokens={spec.max_num_batched_tokens} is below "
             f"max_num_seqs={spec.max_num_seqs}: a step could not serve every running sequence"
         )
-    # Whole blocks only, and room for a prompt and an answer.
-    capacity = spec.kv_capacity_tokens // spec.block_size * spec.block_size
+    # Room for a prompt and an answer.
+    capacity = spec.kv_capacity_tokens
     if capacity < 2:
         weights_gb = floors.weight_bytes(spec.model, spec.dtype) / 1e9
         usable_gb = spec.gpu.memory_gb * spec.gpus * spec.gpu_memory_utilization
