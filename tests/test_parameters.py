@@ -88,7 +88,12 @@ def test_parameters_to_the_last_one(name: str) -> None:
     assert round(counted(config(name), name).params_b * 1e9) == TOTALS[name]
 
 
-@pytest.mark.parametrize("row", facts.models().values(), ids=lambda row: row.name)
+HYBRIDS = {"nemotron-nano-30b"}  # of a kind whose configuration is refused
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in facts.models().values() if row.name not in HYBRIDS], ids=lambda row: row.name
+)
 def test_the_catalogue_agrees(row: facts.Model) -> None:
     """Active parameters count the input embedding, but for gpt-oss, as in what their publishers say. Version 0.1 of
     mistral-7b has a window, the later ones, of which the row is, have none."""

@@ -104,3 +104,9 @@ def test_any_text_is_a_spec_or_one_line_of_complaint(text: str) -> None:
     except ValueError:
         return
     assert 2 <= spec.max_model_len <= spec.kv_capacity_tokens
+
+
+def test_a_gpu_that_differs_from_the_catalogue() -> None:
+    found = parse("llama-3.1-8b@h100,bf16_tflops=1484,max_num_seqs=8")
+    assert (found.gpu.bf16_dense_tflops, found.gpu.bandwidth_gb_s, found.max_num_seqs) == (1484, 3350, 8)
+    assert parse("llama-2-7b@m2-ultra,bf16_tflops=27,dtype=q8_0").gpu.memory_gb == 192

@@ -5,8 +5,8 @@ import math
 import msgspec
 
 from analysis import floors
-from analysis.catalog.facts import Gpu, Model, gpu, model
-from analysis.hardware import DTYPE_BYTES, Hardware
+from analysis.catalog.facts import Gpu, Model, model
+from analysis.hardware import DEVICE, DTYPE_BYTES, Hardware, device
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ _NAMES: dict[str, dict[str, str | bool]] = {
     "kv_cache_dtype": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"},
     "prefix_cache": {"1": True, "true": True, "0": False, "false": False},
 }
-KEYS = tuple(field for field in Spec.__struct_fields__ if field in _NUMBERS or field in _NAMES)
+KEYS = (*(field for field in Spec.__struct_fields__ if field in _NUMBERS or field in _NAMES), *DEVICE)
 
 
 def parse(text: str) -> Spec:
@@ -105,15 +105,19 @@ def parse(text: str) -> Spec:
     if not (at and model_name and gpu_name):
         raise ValueError(f"simulated engine {text!r}: expected MODEL@GPU[,key=value...], such as llama-3.1-8b@h100")
     options: dict[str, int | float | str | bool] = {}
+    rates: dict[str, str] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or key not in KEYS:
             raise ValueError(f"simulated engine: {setting.strip()!r} is no setting; accepted: {'=, '.join(KEYS)}=")
-        if key in options:
+        if key in options or key in rates:
             raise ValueError(f"simulated engine: {key} is given twice")
-        options[key] = _value(key, value)
+        if key in DEVICE:
+            rates[key] = value
+        else:
+            options[key] = _value(key, value)
     explicit_length = "max_model_len" in options
-    given = {"model": model(model_name.strip()), "gpu": gpu(gpu_name.strip()), **options}
+    given = {"model": model(model_name.strip()), "gpu": device(gpu_name.strip(), rates), **options}
     return _fitted(msgspec.convert(given, Spec), explicit_length=explicit_length)
 
 
@@ -135,9 +139,9 @@ def _value(key: str, text: str) -> int | float | str | bool:
 
 def _fitted(spec: Spec, *, explicit_length: bool) -> Spec:
     """The same spec, its default context length cut to what fits."""
-    name, device = spec.model.name, spec.gpu.name
+    name, on = spec.model.name, spec.gpu.name
     if floors.compute_flops_per_s(spec.gpu, spec.dtype) is None:
-        raise ValueError(f"simulated engine: the compute rate of {device} is not in the catalogue: choose another GPU")
+        raise ValueError(f"simulated engine: the compute rate of {on} is not in the catalogue: give bf16_tflops=")
     if spec.max_num_batched_tokens < spec.max_num_seqs:
         raise ValueError(
             f"simulated engine: max_num_batched_tokens={spec.max_num_batched_tokens} is below "
@@ -150,7 +154,7 @@ def _fitted(spec: Spec, *, explicit_length: bool) -> Spec:
         usable_gb = spec.gpu.memory_gb * spec.gpus * spec.gpu_memory_utilization
         raise ValueError(
             f"simulated engine: {name} in {spec.dtype} needs {weights_gb:.1f} GB for its weights, and {spec.gpus} x "
-            f"{device} at gpu_memory_utilization={spec.gpu_memory_utilization:g} has {usable_gb:.1f} GB, KV cache "
+            f"{on} at gpu_memory_utilization={spec.gpu_memory_utilization:g} has {usable_gb:.1f} GB, KV cache "
             "included: raise gpus=, or choose a smaller dtype="
         )
     if spec.max_model_len <= capacity:
@@ -158,6 +162,6 @@ def _fitted(spec: Spec, *, explicit_length: bool) -> Spec:
     if explicit_length:
         raise ValueError(
             f"simulated engine: max_model_len={spec.max_model_len} needs more KV cache than the {capacity} tokens that "
-            f"fit beside {name} on {spec.gpus} x {device}"
+            f"fit beside {name} on {spec.gpus} x {on}"
         )
     return msgspec.structs.replace(spec, max_model_len=capacity)
