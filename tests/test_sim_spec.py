@@ -52,7 +52,7 @@ def test_every_key_is_set() -> None:
         ("", "expected MODEL@GPU"),
         ("llama-3.1-9b@h100", "unknown model .* nearest: llama-3.1-8b"),
         ("llama-3.1-8b@h1000", "unknown GPU .* nearest: h100"),
-        ("llama-3.1-8b@h100,max_seqs=4", f"'max_seqs=4' is no setting; accepted: {'=, '.join(KEYS)}="),
+        ("llama-3.1-8b@h100,max_seqs=4", f"'max_seqs=4' is no setting; accepted: {'=, '.join(KEYS)}=, memory_gb="),
         ("llama-3.1-8b@h100,gpus", "'gpus' is no setting"),
         ("llama-3.1-8b@h100,", "'' is no setting"),
         ("llama-3.1-8b@h100,gpus=1,gpus=2", "gpus is given twice"),

@@ -26,7 +26,8 @@ def sim(
         MODEL@GPU[,key=value...], such as llama-3.1-8b@h100,max_num_seqs=32. Keys: max_num_seqs,
         max_num_batched_tokens, max_model_len, gpus, dtype, kv_cache_dtype, gpu_memory_utilization,
         bandwidth_efficiency, compute_efficiency, overhead_us, overhead_per_seq_us, block_size, prefix_cache,
-        spec_tokens, spec_acceptance, seed; and of the GPU memory_gb, bandwidth_gb_s, bf16_tflops, fp8_tflops, fp4_tflops.
+        spec_tokens, spec_acceptance, seed; and memory_gb, bandwidth_gb_s, bf16_tflops, fp8_tflops, fp4_tflops of a GPU
+        that is not as in the catalogue.
     port
         Port to listen on; 0 picks a free one.
     host

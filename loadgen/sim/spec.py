@@ -95,7 +95,7 @@ _NAMES: dict[str, dict[str, str | bool]] = {
     "kv_cache_dtype": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"},
     "prefix_cache": {"1": True, "true": True, "0": False, "false": False},
 }
-KEYS = (*(field for field in Spec.__struct_fields__ if field in _NUMBERS or field in _NAMES), *DEVICE)
+KEYS = tuple(field for field in Spec.__struct_fields__ if field in _NUMBERS or field in _NAMES)
 
 
 def parse(text: str) -> Spec:
@@ -108,8 +108,9 @@ def parse(text: str) -> Spec:
     rates: dict[str, str] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or key not in KEYS:
-            raise ValueError(f"simulated engine: {setting.strip()!r} is no setting; accepted: {'=, '.join(KEYS)}=")
+        if not equals or key not in (*KEYS, *DEVICE):
+            accepted = "=, ".join((*KEYS, *DEVICE))
+            raise ValueError(f"simulated engine: {setting.strip()!r} is no setting; accepted: {accepted}=")
         if key in options or key in rates:
             raise ValueError(f"simulated engine: {key} is given twice")
         if key in DEVICE:
