@@ -6,10 +6,12 @@ Rules
   time spent is no weight for tokens. So every token has the floor of the step that made it, at the batch and the live
   lengths of its moment, and their mean is held against the mean time a token took. A step takes at least its floor and
   gives each sequence one token: then the mean cannot be below either.
-- A sequence is in decode from its first output event to its last, whoever sent it and however it ended. One that the
-  server set aside meanwhile counts too: it makes the floor larger, and the time a token takes larger still.
-- The time a token is gaps over the tokens that ended them: ITL where each event is one token, and TPOT where events
-  carry several. Tokens counted twice take half of it. Hidden reasoning is before the first event; its KV is read.
+- A sequence is in decode from its first output event to its last, however it ended. One that the server has set aside
+  meanwhile counts too: it adds to the floor, and at least as much to the time a token takes (unless it is far longer
+  than those that go on).
+- The time a token is that of all sequences in decode over the tokens they got: mean ITL where each event is one token,
+  and TPOT where events carry several. Counted twice, they take half of it. Hidden reasoning is before the first event;
+  its KV is read.
 - All live KV is read at each step, cached or not. What several requests share by plan may be read once for all of them
   (cascade attention), so that the shared part is left out.
 - Each request has its own prefill floor, less what the server says was cached, or else what the plan lets it cache;
@@ -88,10 +90,10 @@ def _decode(hardware: Hardware, requests: Requests, tokens: Floats, held: Window
     base = np.where(np.isnan(requests.prompt_tokens), known or 0.0, requests.prompt_tokens)
     live.add_all(requests, tokens, base + metrics.hidden_tokens(requests), held)
     weights = live.decoded
+    if not weights.any() or not live.spent_us:
+        return {}
     batch, length, kv, attention = np.maximum(np.cumsum(live.changes, axis=1)[:, :PARTS], 0)
     batch = np.rint(batch)
-    if not weights.sum() or not batch.sum() or not live.gaps_us:
-        return {}
     sizes, place = np.unique(np.maximum(batch, 1), return_inverse=True)  # who starts and ends in one part is there too
     read = np.array([floors.weight_bytes_read(model, size, hardware.dtype) for size in sizes.tolist()])[place]
     step_s = (read + kv) / floors.bytes_per_s(hardware)
@@ -99,10 +101,10 @@ def _decode(hardware: Hardware, requests: Requests, tokens: Floats, held: Window
     if compute is not None:
         step_s = np.maximum(step_s, (floors.decode_flops(model, 1) * batch + attention) / compute)
     floor_ms = float(np.average(step_s, weights=weights)) * 1e3
-    itl_ms = live.gaps_us / float(weights.sum()) / 1e3
+    itl_ms = live.spent_us / float(weights.sum()) / 1e3
     return {
-        "batch": float(batch.mean()),
-        "context": None if known is None else float(length.sum() / batch.sum()),
+        "batch": live.spent_us / 1e6 / held.length_s,
+        "context": None if known is None or not batch.any() else float(length.sum() / batch.sum()),
         "step_weight_bytes": float(np.average(read, weights=weights)),
         "step_kv_bytes": None if known is None or not live.has_kv else float(np.average(kv, weights=weights)),
         "itl_floor_ms": floor_ms,
@@ -117,8 +119,8 @@ class _Live:
 
     changes   sums in each part of what came and went: sequences, and what these hold of tokens, bytes of KV, and FLOPs
               of attention for their next token; what a step finds has come in the parts before its own
-    decoded   tokens in each part of the window but those of first events, and `gaps_us` the gaps that these ended
-    arrived   all tokens in the window
+    decoded   tokens in each part of the window but those of first events; `arrived`: all in the window
+    spent_us  time that sequences were in decode in the window, in sum
     """
 
     def __init__(self, hardware: Hardware) -> None:
@@ -126,7 +128,7 @@ class _Live:
         self.has_kv = floors.kv_bytes(hardware.model, 1) is not None
         self.changes = np.zeros((4, PARTS + 2))
         self.decoded = np.zeros(PARTS)
-        self.gaps_us = self.arrived = 0.0
+        self.spent_us = self.arrived = 0.0
 
     def add_all(self, requests: Requests, tokens: Floats, base: Floats, held: Window) -> None:
         """`base` tokens are there before the first event of each request."""
@@ -158,7 +160,9 @@ class _Live:
         self.arrived += float(tokens[later].sum())
         later[firsts] = False
         self.decoded += np.bincount(place[later] - 1, tokens[later], minlength=PARTS)
-        self.gaps_us += float(np.diff(times_us, prepend=0.0)[later].sum())
+        spent_us = np.minimum(times_us, held.end_us) - np.maximum(np.roll(times_us, 1), held.start_us)
+        spent_us[firsts] = 0
+        self.spent_us += float(np.maximum(spent_us, 0).sum())
 
     def _kv(self, length: Floats, shared: Floats) -> Floats:
         if not self.has_kv:

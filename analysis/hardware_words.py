@@ -28,6 +28,7 @@ _HARMLESS = re.compile(
 _SEPARATOR = re.compile(r"[-_:\s]+|\.(?=[a-z])")
 _TOKEN = re.compile(r"[a-z]+|\d+(?:\.\d+)?[a-z]*")
 _CACHED = re.compile(r"models--.+?--([^/]+)")  # in the path of a Hugging Face cache
+_ANY = "1m"  # a model that fits everywhere
 _SHOWN_CHARS = 100  # of a server's own words
 
 
@@ -50,10 +51,13 @@ def said(text: str, served: str | None) -> Hardware:
 
 def check(text: str) -> None:
     """Before a server is asked. Raises ValueError."""
-    if _without_model(text):
-        parse(f"1b@{text.strip().removeprefix('@')}")
-    else:
+    if not _without_model(text):
         said(text, None)
+        return
+    try:
+        parse(f"{_ANY}@{text.strip().removeprefix('@')}")
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix(f"{_ANY}: ").replace(f"{_ANY}@", "@")) from None
 
 
 def words(hardware: Hardware) -> str:

@@ -216,9 +216,10 @@ def _client(header: records.Header, ended: records.Ended | None, requests: Reque
 def _shown(level: Level) -> Level:
     """Rounded; of an over-saturated level no latency, which would be a function of its length."""
     if over_saturated(level):
+        bare = level.floors and msgspec.structs.replace(level.floors, ttft_ms=None, ttft_efficiency=None)
         turns = level.turns and parts.Turns(first=_bare(level.turns.first), later=_bare(level.turns.later))
         classes = tuple(_bare(part) for part in level.classes)
-        level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns)
+        level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns, floors=bare)
     return rounded(level)
 
 
