@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from analysis.efficiency import Floors
     from analysis.pace import Schedule
     from analysis.parts import Part
     from analysis.records import Bools, Ended, Header, Planned, Requests
@@ -28,7 +29,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one level, its transient in the warm-up. `flow` and `settled` are None where there is no window,
-    `schedule` in the closed loop, `server` where its metrics were not sampled (`samples`: of the whole run).
+    `schedule` in the closed loop, `server` where its metrics were not sampled (`samples`: of the whole run), `floors`
+    where the hardware is not known.
     """
 
     header: Header
@@ -41,6 +43,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     whole: Part
     samples: Sequence[Sample] = ()
     server: Server | None = None
+    floors: Floors | None = None
 
     @property
     def sampled(self) -> Bools:

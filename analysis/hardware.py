@@ -50,6 +50,12 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 1
     gpu_memory_utilization: float = 0.9
 
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES or self.kv_cache_dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype {self.dtype}, KV in {self.kv_cache_dtype}: accepted: {', '.join(DTYPE_BYTES)}")
+        if self.gpus < 1:
+            raise ValueError(f"{self.gpus} GPUs: expected at least 1")
+
     def __str__(self) -> str:
         many = f", {self.gpus} GPUs" if self.gpus > 1 else ""
         kv = "" if DTYPE_BYTES[self.kv_cache_dtype] == 2 else f", KV in {self.kv_cache_dtype}"

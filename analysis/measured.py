@@ -11,6 +11,7 @@ import msgspec
 
 from analysis import blocks, decision, metrics, parts, quantiles, records, server, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
+from analysis.efficiency import Floors, of_level
 from analysis.evidence import Evidence, Finding, changing
 from analysis.pace import Schedule, schedule
 from analysis.rounding import rounded
@@ -55,9 +56,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """A level as in summary.json. `floors` is not filled yet.
+    """A level as in summary.json.
 
-    `schedule` is of the open loop, `classes` of a mix, `turns` of conversations.
+    `schedule` is of the open loop, `classes` of a mix, `turns` of conversations, `floors` of hardware that is known.
     """
 
     level: int
@@ -85,7 +86,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[decision.Verdict, ...]
     client: Client
     server: server.Server | None = None
-    floors: None = None
+    floors: Floors | None = None
 
 
 def summarize_level(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> Level:
@@ -105,6 +106,7 @@ def measure(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> tupl
     evidence = Evidence(
         header=header, planned=planned, ended=ended, requests=requests, flow=flow, schedule=kept, settled=settled,
         whole=whole, samples=samples, server=server.of_level(samples, run.ended, level, requests, tokens),
+        floors=of_level(header, requests, tokens, held),
     )  # fmt: skip
     found = validity.findings(evidence)
     judged = verdicts.Held(requests=requests, tokens=tokens, steady=held)
@@ -133,6 +135,7 @@ def measure(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> tupl
             verdicts=stated.get("", verdicts.NOTHING).verdicts,
             client=_client(header, ended, requests),
             server=evidence.server,
+            floors=evidence.floors,
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
@@ -213,9 +216,10 @@ def _client(header: records.Header, ended: records.Ended | None, requests: Reque
 def _shown(level: Level) -> Level:
     """Rounded; of an over-saturated level no latency, which would be a function of its length."""
     if over_saturated(level):
+        bare = level.floors and msgspec.structs.replace(level.floors, ttft_ms=None, ttft_efficiency=None)
         turns = level.turns and parts.Turns(first=_bare(level.turns.first), later=_bare(level.turns.later))
         classes = tuple(_bare(part) for part in level.classes)
-        level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns)
+        level = msgspec.structs.replace(_bare(level), classes=classes, turns=turns, floors=bare)
     return rounded(level)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,17 +35,22 @@ P50: dict[str, Any] = {"color": DARK, "linestyle": "-", "linewidth": 2.2, "marke
 P99: dict[str, Any] = {"color": LIGHT, "linestyle": (0, (4, 2)), "linewidth": 1.8, "marker": "^", "markersize": 8}
 HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markeredgewidth": 1.6}
 CROSS: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 12, "markeredgewidth": 1.6}
+FLOOR: dict[str, Any] = {"color": GREY, "linestyle": (0, (1, 1.2)), "linewidth": 1.6, "marker": "_", "markersize": 9}
 _LEADER: dict[str, Any] = {"arrowstyle": "-", "color": "#999999", "shrinkA": 0, "shrinkB": 5}
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A level in one panel. Latencies in ms, NaN where unknown; both are where the server is over-saturated."""
+    """A level in one panel. Latencies in ms, NaN where unknown; both are where the server is over-saturated.
+
+    `floor` is the least that its hardware allows, drawn for valid levels.
+    """
 
     label: str
     valid: bool
     x: float
     p50: float
     p99: float
+    floor: float = math.nan
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +59,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def latency(axes: Axes, points: Sequence[Point], limits: Sequence[Limit], holds: float | None) -> None:
-    """One latency over `x`: levels, limits as lines, and shaded what lies below them up to `holds`.
+    """One latency over `x`: levels, limits as lines, shaded what lies below them up to `holds`, and the floor.
 
     A point without a latency stands on the upper edge.
     """
@@ -67,7 +73,10 @@ def latency(axes: Axes, points: Sequence[Point], limits: Sequence[Limit], holds:
     axes.set_xlim(0, 1.08 * float(x.max()) or 1)
     seen = np.concatenate((p50, p99))[~np.isnan(np.concatenate((p50, p99)))]
     shown = [limit for limit in limits if not len(seen) or limit.ms <= FAR * seen.max()]
-    latency_axis(axes, np.append(seen, [limit.ms for limit in shown]))
+    floor = np.array([point.floor if point.valid else np.nan for point in points])
+    if len(seen) and (floor < seen.min() / FAR).any():
+        floor[:] = np.nan  # the axis would be of the room between
+    latency_axis(axes, np.concatenate((seen, floor[~np.isnan(floor)], [limit.ms for limit in shown])))
     top = axes.get_ylim()[1]
     edge = np.where(above, top, np.nan)
     if holds is not None:
@@ -80,7 +89,14 @@ def latency(axes: Axes, points: Sequence[Point], limits: Sequence[Limit], holds:
     # Several levels at one load are one load.
     labels = [point.label if at == 0 or point.label != points[at - 1].label else "" for at, point in enumerate(points)]
     nears = [NEAR_EDGE_PT if high else NEAR_PT for high in above]
-    write_labels(axes, labels, x, np.where(above, top, p50), (p50, p99, edge), nears, named)
+    lines = (p50, p99, edge, floor)
+    taken = write_labels(axes, labels, x, np.where(above, top, p50), lines, nears, named)
+    if not np.isnan(floor).all():
+        known = ~np.isnan(floor)
+        axes.plot(x[known], floor[known], **FLOOR, zorder=1.3)
+        names = [""] * len(x)
+        names[int(np.nanargmax(np.where(known, x, np.nan)))] = "hardware floor"
+        write_labels(axes, names, x, floor, lines, [1] * len(x), taken, GREY)
 
 
 def growth(axes: Axes, found: Curve, levels: Sequence[tuple[int, float, bool]], holds: float | None) -> None:
@@ -164,10 +180,12 @@ def write_labels(
     lines: Sequence[Floats],
     nears: Sequence[int],
     boxes: Sequence[tuple[Floats, Floats]] = (),
-) -> None:
+    color: str = DARK,
+) -> list[tuple[Floats, Floats]]:
     """Writes each label near its point, on the first free place: clear of other labels, markers, lines and the edge.
 
-    A point without a label has none. `boxes` are taken: centre and half the size of each, in pixels.
+    A point without a label has none. `boxes` are taken: centre and half the size of each, in pixels; then those of the
+    labels too, which it returns.
     """
     marks = [axes.transData.transform(np.column_stack((x, line))) for line in lines]
     marks = [line[~np.isnan(line).any(axis=1)] for line in marks]
@@ -205,10 +223,11 @@ def write_labels(
             ha="center",
             va="center",
             fontsize=LABEL_PT,
-            color=DARK,
+            color=color,
             arrowprops=None if distance == near else _LEADER,
             annotation_clip=False,
         )
+    return taken_boxes
 
 
 def tick(value: float, _position: int | None = None) -> str:

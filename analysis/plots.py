@@ -134,8 +134,15 @@ def _points(levels: Sequence[Level], metric: Literal["ttft_ms", "itl_ms"]) -> li
         if x is not None and (spread.p50 is not None or spread.p99 is not None or over_saturated(level)):
             p50, p99 = (np.nan if value is None else value for value in (spread.p50, spread.p99))
             valid = level.validity == "VALID"
-            points.append(Point(label=load(level), valid=valid, x=x, p50=p50, p99=p99))
+            points.append(Point(label=load(level), valid=valid, x=x, p50=p50, p99=p99, floor=_floor(level, metric)))
     return points
+
+
+def _floor(level: Level, metric: Literal["ttft_ms", "itl_ms"]) -> float:
+    if level.floors is None:
+        return np.nan
+    floor = level.floors.ttft_floor_ms if metric == "ttft_ms" else level.floors.itl_floor_ms
+    return np.nan if floor is None else floor
 
 
 def _legend(figure: Figure, levels: Sequence[Level]) -> None:

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from analysis.hardware import Hardware  # noqa: TC001 - a field's type is read when the struct is made
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 #             ended_by "enough"                                     levels that end when their sample suffices
 #   header    arrivals, workload.classes, levels[].speed                laws of arrival, mixes, traces
 #             seeks, bounds                                             runs that decide on their levels
+#             hardware                                                  floors
 FORMAT = 1
 
 Floats = npt.NDArray[np.float64]
@@ -71,6 +74,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     model: str | None = None
     api: str
+    hardware: Hardware | None = None
     workload: Workload
     arrivals: str | None = None  # law of the open loop
     seed: int

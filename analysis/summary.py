@@ -12,6 +12,7 @@ from analysis import parts, records, server, verdicts
 from analysis.answer import SERVERS_OWN, Answer, Trial, answer
 from analysis.curve import GAIN, Curve, Measured, curve
 from analysis.evidence import Finding, changing
+from analysis.hardware import Hardware  # noqa: TC001 - a field's type is read when the struct is made
 from analysis.measured import Level, asked, measure, over_saturated, statements
 from analysis.rounding import rounded
 
@@ -37,6 +38,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     model: str | None
     api: str
+    hardware: Hardware | None
     workload: records.Workload
     arrivals: str | None
     seed: int
@@ -52,9 +54,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[Level, ...]
 
 
-def summarize(directory: Path) -> Summary:
-    """The run in `directory`. Raises ValueError where it cannot be read (see `records.read`)."""
+def summarize(directory: Path, hardware: Hardware | None = None) -> Summary:
+    """The run in `directory`, on `hardware` where that is given, whatever its header says of it.
+
+    Raises ValueError where it cannot be read (see `records.read`).
+    """
     run = records.read(directory)
+    if hardware is not None:
+        run = msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, hardware=hardware))
     samples = server.read(directory)
     pairs = [measure(run, level, samples) for level in sorted(run.requests | run.ended)]
     levels = [level for level, _ in pairs]

@@ -55,6 +55,9 @@ def show(run: Summary, console: Console) -> None:
             console.print(_line(words, ""))
     if any(level.server is not None for level in run.levels):
         console.print(_server(run))
+    if run.hardware is not None:
+        console.print(_line(_FLOORS.format(run.hardware), "dim"))
+        console.print(_floors(run))
     if any(level.goodput is not None for level in run.levels):
         console.print(_verdicts(run))
     if any(level.findings for level in run.levels):
@@ -129,12 +132,50 @@ def _server(run: Summary) -> Table:
                 *_spread(said.waiting),
                 *_spread(said.kv_use, share=True),
                 UNKNOWN if said.preemptions is None else str(said.preemptions),
-                UNKNOWN if said.prefix_hit_share is None else percent(said.prefix_hit_share),
+                _percent(said.prefix_hit_share),
                 number(said.ttft_ms),
                 number(said.client_ttft_ms),
             )
             table.add_row(*map(Text, cells), style=_STYLES["error"] if level.validity == "INVALID" else "")
     return table
+
+
+_FLOORS = (
+    "floors of {}: a decode step reads the weights and the live KV once, and a prompt has to be computed; % floor over "
+    "measured (mean time a token, median TTFT from sent)"
+)
+
+
+def _floors(run: Summary) -> Table:
+    """Of each level what the hardware allows, beside what was measured."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    heads = (
+        _load_head(run.levels), "in de-\ncode", "tokens\neach", "weights\nGB/step", "KV\nGB/step", "token ms\nfloor",
+        "\ntook", "\n%", "TTFT ms\nfloor", "\ntook", "\n%",
+    )  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    for level in run.levels:
+        if (found := level.floors) is not None:
+            cells = (
+                measured.load(level),
+                number(found.batch),
+                UNKNOWN if found.context is None else f"{found.context:.0f}",
+                *(
+                    number(None if size is None else size / 1e9)
+                    for size in (found.step_weight_bytes, found.step_kv_bytes)
+                ),
+                *map(number, (found.itl_floor_ms, found.itl_ms)),
+                _percent(found.itl_efficiency),
+                *map(number, (found.ttft_floor_ms, found.ttft_ms)),
+                _percent(found.ttft_efficiency),
+            )
+            table.add_row(*map(Text, cells), style=_STYLES["error"] if level.validity == "INVALID" else "")
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else percent(share)
 
 
 def _spread(spread: Spread | None, *, share: bool = False) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis import answer_findings as answers
 from analysis import client_findings as client
+from analysis import floor_findings as floor
 from analysis import sample_findings as sample
 from analysis import server_findings as server
 from analysis import workload_findings as workload
@@ -103,6 +104,7 @@ CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
     workload.option_dropped,
     server.server_restarted,
     server.server_tokens,
+    floor.below_floor,
     client.stamp_bounds,
     client.clock_user,
     client.insecure_tls,
@@ -111,5 +113,6 @@ CHECKS: tuple[Callable[[Evidence], Finding | None], ...] = (
     workload.left,
     sample.settling,
     sample.few_samples,
+    floor.near_floor,
     server.no_metrics,
 )

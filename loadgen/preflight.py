@@ -25,6 +25,7 @@ from workloads.request import Request
 from workloads.tokens import CalibrationFailed, Vocabulary, calibrate, guess
 
 PROBE_TOKENS = 8
+HARDWARE_CHARS = 200
 _PROBE_PROMPT = "Say a few words about the weather of today"
 # What a server may refuse, the least usual first: that is given up first where it does not say which.
 _OPTIONS = {"ignore_eos": "ignore_eos", "min_tokens": "min_tokens", "stream_options": "usage"}
@@ -88,10 +89,12 @@ async def preflight(
 def _facts(
     prober: "_Prober", dialect: Dialect, vocabulary: Vocabulary, as_ids: bool, found: list[dict[str, Any]], row: Row
 ) -> dict[str, Any]:
-    limit = next((entry.get("max_model_len") for entry in found if entry["id"] == dialect.model), None)
+    card = next((entry for entry in found if entry["id"] == dialect.model), {})
+    limit, hardware = card.get("max_model_len"), card.get("hardware")
     return {
         "url": str(prober.url.copy_with(query=None, username=None, password=None)),
         "max_model_len": limit if isinstance(limit, int) else None,
+        "hardware": hardware if _is_word(hardware) else None,
         "running_usage": dialect.running_usage,
         "limit_key": dialect.limit_key,
         "template_tokens": None if as_ids or vocabulary.counted_by == "guess" else vocabulary.base_tokens - 1,
@@ -102,6 +105,10 @@ def _facts(
         "preflight_requests": prober.requests,
         "preflight_output_tokens": prober.output_tokens,
     }
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= HARDWARE_CHARS and value.isascii() and value.isprintable()
 
 
 # The address and the model

@@ -136,6 +136,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     model: str
     api: str
+    hardware: dict[str, Any] | None = None  # `analysis.hardware.Hardware`, whole
     workload: dict[str, Any]
     arrivals: str | None = None  # the law of the open loop
     levels: list[LevelPlan]
@@ -221,7 +222,7 @@ class RunWriter:
             os.close(self._levels)
 
 
-_ASKED = ("target", "model", "api", "workload", "arrivals", "seed", "slo", "clock", "seeks", "bounds")
+_ASKED = ("target", "model", "api", "hardware", "workload", "arrivals", "seed", "slo", "clock", "seeks", "bounds")
 
 
 def _check_same(directory: Path, old: Header, new: Header) -> None:

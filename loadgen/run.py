@@ -26,6 +26,7 @@ from loadgen.clock import ns_of, utc, wall_ns
 from loadgen.endpoint import Target, open_client, parse_target, root, secrets_in, under
 from loadgen.enough import Enough, judging
 from loadgen.load import Job, Load, clear_the_way, levels_of, text_counter
+from loadgen.machine import known
 from loadgen.open import NoRoom
 from loadgen.preflight import Server, preflight
 from loadgen.record import Header, LevelPlan, LevelRow, Row, RunWriter, Secrets, names_a_secret
@@ -258,6 +259,7 @@ def _header(
         target=label,
         model=server.dialect.model,
         api=server.dialect.api,
+        hardware=known(settings, server),
         workload=_workload(settings, server, arrivals),
         arrivals=arrivals,
         levels=levels,

@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     max_rps: float | None = None
     workers: int = 1
+    hardware: str | None = None  # as the user said it
     line_limit_bytes: int = LINE_LIMIT_BYTES
     slo: tuple[str, ...] = ()
     seeks: Seeks | None = None

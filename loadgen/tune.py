@@ -34,7 +34,7 @@ _DIED_S = 10.0  # from the last answer of a server to its end
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`launch` and `target` have placeholders; no `launch`: the run starts the target itself."""
+    """`launch` and `target` have placeholders, as the hardware may; no `launch`: the run starts the target itself."""
 
     launch: str | None
     target: str
@@ -136,8 +136,11 @@ async def _measured(
     setting = plan.settings[planned.setting]
     secrets, end, error, interrupted = _secrets(plan, settings), "", None, False
     out, seed = directory / planned.directory, settings.seed + planned.block
-    options = settings.options | {"out": str(out), "seed": seed}
-    chosen = msgspec.structs.replace(settings, target=filled(plan.target, setting), out=out, seed=seed, options=options)
+    hardware = None if settings.hardware is None else filled(settings.hardware, setting)
+    options = settings.options | {"out": str(out), "seed": seed, "hardware": hardware}
+    chosen = msgspec.structs.replace(
+        settings, target=filled(plan.target, setting), hardware=hardware, out=out, seed=seed, options=options
+    )
     log = None if planned.log is None else directory / planned.log
     try:
         if plan.launch is None or log is None:

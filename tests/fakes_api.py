@@ -192,6 +192,7 @@ class Api:
     takes_ids: bool = True
     event_tokens: int = 1
     max_model_len: int | None = 4096
+    card: dict[str, Any] = field(default_factory=dict)  # more that it says of each model
     hold: asyncio.Event | None = None  # requests wait for it before their first token
     delay_s: float = 0  # from the request to its first token
     stop_words: int | None = None  # output tokens at which it stops unless ignore_eos is given
@@ -223,7 +224,8 @@ class Api:
         return [one.json() for one in self.received if one.path.partition("?")[0].endswith("completions")]
 
     def _models(self) -> list[dict[str, Any]]:
-        return [{"id": name, "object": "model", "max_model_len": self.max_model_len} for name in self.models]
+        card = {"object": "model", "max_model_len": self.max_model_len, **self.card}
+        return [{"id": name, **card} for name in self.models]
 
     def _ids(self, fields: dict[str, Any]) -> list[int]:
         text = fields["prompt"] if "prompt" in fields else fields["messages"][0]["content"]

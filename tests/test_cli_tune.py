@@ -55,6 +55,8 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, little_trust: Non
         ([SIM, "--set", "n=1", "--repeats", "0"], "--repeats 0: expected at least 1"),
         ([SIM, "--set", "n=1", "--ready-timeout", "5"], "--ready-timeout '5' is no duration"),
         ([SIM, "--set", "n=1", "--concurrency", "0"], "a level is a number from 1"),
+        ([SIM, "--set", "n=1", "--hardware", "@h100,dtype={d}"], "{d} has no value: say --set d=V1,V2"),
+        ([SIM, "--set", "n=1,0", "--hardware", "@h100,dtype=bf16,gpus={n}"], "--hardware gpus=0: expected a whole"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(
@@ -88,10 +90,16 @@ def test_where_the_server_is_looked_for(target: str | None, launch: str, expecte
 def test_flags_become_a_plan_and_the_settings_of_a_run() -> None:
     options = TuneOptions(launch="true {n}", set=("n=1,2",), repeats=5, ready_timeout="2m", concurrency="3", seed=4)
     settings, plan = _asked(None, options)
+    assert (settings.hardware, settings.options["hardware"]) == (None, None)
     assert (plan.launch, [one.name for one in plan.settings]) == ("true {n}", ["n=1", "n=2"])
     assert (plan.blocks, plan.ready_s) == (5, 120)
     assert (settings.concurrency, settings.seed) == ((3,), 4)
     assert not {"launch", "set", "repeats", "paired", "ready_timeout"} & set(settings.options)  # they can have secrets
+
+
+def test_hardware_can_change_with_the_setting() -> None:
+    settings, _ = _asked(None, TuneOptions(launch="true {n}", set=("n=1,2",), hardware="@h100,dtype=fp8,gpus={n}"))
+    assert settings.hardware == settings.options["hardware"] == "@h100,dtype=fp8,gpus={n}"
 
 
 def test_a_tune_of_the_simulated_engine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("loadgen", "workloads", "analysis")
 PURE = ("workloads", "analysis")
 # The shell around the analysis. The engine in sim/ stands on the same floors and catalogue.
-MAY_IMPORT_ANALYSIS = ("loadgen/cli/", "loadgen/sim/", "loadgen/steps.py", "loadgen/enough.py")
+MAY_IMPORT_ANALYSIS = ("loadgen/cli/", "loadgen/sim/", "loadgen/steps.py", "loadgen/enough.py", "loadgen/machine.py")
 HOT_PATH = [f"loadgen/{name}.py" for name in ("transport", "sse", "dialects", "exchange", "pacing", "record")]
 PARSERS = ("loadgen/sse.py", "loadgen/dialects.py", "loadgen/sim/engine.py")
 CLOCK = "loadgen/clock.py"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from analysis import evidence, measured, pace, parts, quantiles, records, summary
+from analysis import evidence, hardware, measured, pace, parts, quantiles, records, summary
 from tests import fakes_run as fakes
 
 if TYPE_CHECKING:
@@ -33,6 +33,21 @@ def test_known_answers(tmp_path: Path) -> None:
     assert (level.tokens.cached_share, level.tokens.cacheable_share) == (0, 0)
     assert level.client.read_lag_ms == measured.ReadLag(p50=0.02, p99=0.02, max=0.02)
     assert level.client.cpu_share == 0.1
+
+
+def test_floors_are_of_the_hardware_that_the_header_names(tmp_path: Path) -> None:
+    kept = msgspec.to_builtins(hardware.parse("llama-3.1-8b@h100,dtype=bf16"))
+    plan = {"levels": [{"level": 0, "rate_per_s": 10.0}], "hardware": kept}
+    calm = summary.summarize(fakes.write(tmp_path / "a", fakes.open_loop(), [], fakes.header(**plan))).levels[0]
+    assert calm.floors is not None
+    assert calm.floors.ttft_ms == calm.ttft_sent_ms.p50
+    assert calm.floors.itl_floor_ms == float(f"{calm.floors.itl_floor_ms:.6g}")
+    grows = fakes.write(tmp_path / "b", fakes.open_loop(grows_us=20_000), [], fakes.header(**plan))
+    over = summary.summarize(grows).levels[0]
+    assert measured.over_saturated(over)
+    assert over.floors is not None
+    assert over.floors.ttft_floor_ms == calm.floors.ttft_floor_ms
+    assert (over.floors.ttft_ms, over.floors.ttft_efficiency) == (None, None)
 
 
 def test_open_loop_divides_by_the_requests_in_flight(tmp_path: Path) -> None:

@@ -52,9 +52,10 @@ def test_every_flag_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
             concurrency="3,5", max_rps="2/s", input="100", output="uniform:5..9", seed=7, tokenizer=Path("t.json"),
             model="m", api="completions", body='{"temperature": 0}', header=("X-A: 1", "X-B: 2"), api_key_env="MY_KEY",
             timeout="first=1s,connect=2s", ca_file=Path("ca.pem"), insecure=True, transport="httpx", out=Path("o"),
-            metrics=("localhost:9090",),
+            metrics=("localhost:9090",), hardware="@h100,dtype=fp8",
         ),
     )  # fmt: skip
+    assert chosen.hardware == chosen.options["hardware"] == "@h100,dtype=fp8"
     assert chosen.metrics == ("localhost:9090",)
     assert (chosen.concurrency, chosen.max_rps, chosen.seed, chosen.tokenizer) == ((3, 5), 2.0, 7, Path("t.json"))
     assert (str(chosen.workload.classes[0].input), str(chosen.workload.classes[0].output)) == ("100", "uniform:5..9")
@@ -86,6 +87,8 @@ def test_every_flag_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"body": "["}, "--body is not JSON"),
         ({"timeout": "all=1s"}, "--timeout"),
         ({"header": ("CANARY",)}, "--header expects 'Name: value'"),
+        ({"hardware": "h100"}, "--hardware a model has no size in bytes without a precision"),
+        ({"hardware": "lama-3.1-8b@h100,dtype=bf16"}, "--hardware unknown model 'lama-3.1-8b'; nearest: llama-3.1-8b"),
         ({"metrics": ("none", "localhost:9090")}, "--metrics none stands alone"),
         ({"metrics": ("ftp://u:CANARY@x",)}, "--metrics: expected http(s)://host[:port][/path] of a Prometheus page"),
         ({"api_key_env": "sk-CANARY"}, "--api-key-env expects the name of an environment variable, not the key"),

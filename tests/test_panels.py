@@ -52,6 +52,34 @@ def found(rates: list[float]) -> curve.Curve:
     )
 
 
+def dotted(axes: Axes) -> list[list[float]]:
+    lines = (line for line in axes.lines if line.get_marker() == panels.FLOOR["marker"])
+    return [np.asarray(line.get_ydata()).tolist() for line in lines]
+
+
+def test_the_floor_is_drawn_under_the_valid_levels(axes: Axes) -> None:
+    made = [msgspec.structs.replace(point, floor=5.0 + i) for i, point in enumerate(points(20, 30, 40))]
+    made[1] = msgspec.structs.replace(made[1], valid=False)
+    panels.latency(axes, made, [Limit(text="itl p99 < 6ms", ms=6)], None)
+    assert dotted(axes) == [[5, 7]]
+    (name,) = (text for text in axes.texts if text.get_text() == "hardware floor")
+    assert name.xy == (30, 7)  # type: ignore[attr-defined]
+    assert name.get_color() == panels.GREY
+
+
+def test_a_floor_far_below_leaves_the_points_their_room(axes: Axes) -> None:
+    made = [msgspec.structs.replace(point, floor=0.1) for point in points(20, 400)]
+    panels.latency(axes, made, [], None)
+    assert dotted(axes) == []
+    assert axes.get_ylim()[0] > 10
+
+
+def test_without_a_floor_there_is_none(axes: Axes) -> None:
+    panels.latency(axes, points(20, 30), [], None)
+    assert dotted(axes) == []
+    assert "hardware floor" not in [text.get_text() for text in axes.texts]
+
+
 def grown(axes: Axes, made: curve.Curve, rates: list[float], holds: float | None = None) -> dict[str, Any]:
     panels.growth(axes, made, [(n, rate, True) for n, rate in zip(N, rates, strict=True)], holds)
     return {text.get_text(): text for text in axes.texts}

@@ -69,6 +69,13 @@ async def complaint(*arguments: Any, **named: Any) -> str:
 # The address and the model
 
 
+@pytest.mark.parametrize("word", [None, 7, "", "x" * 201, "a\x1bb", "é", ["h100"], {"gpu": "h100"}])
+@on_uvloop
+async def test_a_card_may_say_on_what_it_runs(word: Any) -> None:
+    assert (await reach(Api(card={"hardware": word}))).facts["hardware"] is None
+    assert (await reach(Api(card={"hardware": "7b@h100,dtype=bf16"}))).facts["hardware"] == "7b@h100,dtype=bf16"
+
+
 @on_uvloop
 async def test_the_only_model_is_found() -> None:
     server = await reach(Api(models=["org/tiny-1"]))

@@ -34,7 +34,7 @@ ROW = (
 LEVEL = '{"level":0,"start_us":0,"end_us":31000000,"ended_by":"requests","cpu_us":1234567,"clock_step_us":0}'
 HEADER_FIELDS = {
     *("format", "loadgen", "started_at", "target", "model", "api", "workload", "levels", "seed", "salt", "slo"),
-    *("arrivals", "clock", "host", "server", "options", "seeks", "bounds"),
+    *("arrivals", "clock", "host", "server", "options", "seeks", "bounds", "hardware"),
 }
 ERROR_KINDS = {
     *("connect", "tls", "timeout_connect", "timeout_first", "timeout_idle", "timeout_total", "http_status"),

@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import records
+from analysis import hardware, records
 from tests import fakes_run as fakes
 
 
@@ -52,6 +53,17 @@ def test_a_cut_last_row_costs_that_row_at_every_cut(tmp_path: Path) -> None:
         assert (run.cut_rows, len(run.requests[0].index)) == (1, 1)
     (tmp_path / "requests.jsonl").write_text(whole + last)
     assert records.read(tmp_path).cut_rows == 0
+
+
+def test_hardware_is_read_back_and_old_runs_have_none(tmp_path: Path) -> None:
+    assert records.read(fakes.write(tmp_path, [])).header.hardware is None
+    on = hardware.parse("mixtral-8x7b@h100,dtype=fp8,gpus=2")
+    kept = msgspec.to_builtins(on)
+    assert records.read(fakes.write(tmp_path, [], head=fakes.header(hardware=kept))).header.hardware == on
+    for broken in ({"dtype": "fp7"}, {"kv_cache_dtype": "x"}, {"gpus": 0}, {"gpu": None}):
+        fakes.write(tmp_path, [], head=fakes.header(hardware=kept | broken))
+        with pytest.raises(ValueError, match=r"run\.json cannot be read: .*hardware"):
+            records.read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,23 @@ def test_finish_returns_what_it_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "summary.json").read_text() == summary.dumps(result)
 
 
+def test_hardware_is_said_of_one_report_and_not_written_into_the_record(tmp_path: Path) -> None:
+    directory = fakes.sweep(tmp_path)
+    record = (directory / "run.json").read_bytes()
+
+    def floors() -> list[object]:
+        made = json.loads((directory / "summary.json").read_text())
+        return [made["hardware"] and made["hardware"]["gpus"], *(bool(level["floors"]) for level in made["levels"])]
+
+    report.report(directory, hardware="@h100,dtype=bf16,gpus=2")
+    assert floors() == [2, True, True, True, True, True]
+    report.report(directory)
+    assert floors() == [None, False, False, False, False, False]
+    assert (directory / "run.json").read_bytes() == record
+    with pytest.raises(ValueError, match=r"^--hardware unknown GPU 'h1'"):
+        report.report(directory, hardware="@h1,dtype=bf16")
+
+
 def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no run\.json"):
         report.report(tmp_path)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from analysis import hardware
 from loadgen.sim import api, tokens
 from loadgen.sim.spec import parse
 
@@ -107,6 +108,12 @@ def test_tokenize_counts_as_the_completion_does() -> None:
     assert (counted["count"], counted["max_model_len"]) == (10, 100)
     assert tuple(counted["tokens"]) == read(chat()).prompt
     assert json.loads(api.tokenize(b'{"prompt": "one two"}', SPEC))["count"] == 3
+
+
+def test_the_card_of_its_model_says_on_what_it_runs() -> None:
+    (card,) = json.loads(api.models(SPEC, 5))["data"]
+    assert (card["id"], card["max_model_len"], card["created"]) == ("llama-3.1-8b", 100, 5)
+    assert hardware.parse(card["hardware"]) == SPEC.hardware
 
 
 def test_events_of_a_chat() -> None:

@@ -46,7 +46,7 @@ LEVEL: dict[str, str | None] = {
     "floors": None,
 }
 HEADER = (
-    "format loadgen started_at target model api workload arrivals seed slo clock host server options "
+    "format loadgen started_at target model api hardware workload arrivals seed slo clock host server options "
     "phases seeks answer curve levels"
 )
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from analysis import server, summary, tables
+from analysis import hardware, server, summary, tables
 from tests import fakes_run as fakes
 
 GOLDEN = Path(__file__).parent / "golden" / "table.txt"
@@ -47,6 +47,18 @@ def test_a_p99_shows_its_interval_where_it_is_wide(tmp_path: Path) -> None:
     one_sided = msgspec.structs.replace(wide, p99=None, p99_ci95=(150.0, None))
     text = shown(msgspec.structs.replace(made, levels=(msgspec.structs.replace(made.levels[2], ttft_ms=one_sided),)))
     assert "±" not in text
+
+
+def test_floors_stand_beside_what_was_measured(tmp_path: Path) -> None:
+    directory = fakes.sweep(tmp_path)
+    assert "floors of" not in shown(summary.summarize(directory))
+    text = shown(summary.summarize(directory, hardware.parse("llama-3.1-8b@h100,dtype=bf16")))
+    lines = [
+        line.split() for line in text[text.index("floors of llama-3.1-8b in bf16 on h100: a decode") :].splitlines()
+    ]
+    # 64 at once, 29 of them in decode: 16.06 GB of weights and 517 tokens of KV each, at 3.35 TB/s.
+    assert ["64", "29.0", "517", "16.1", "1.97", "5.38", "16.4", "33", "8.38", "178", "4.7"] in lines
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_no_window_is_in_the_footnote(tmp_path: Path) -> None:

@@ -184,6 +184,20 @@ async def test_a_tune_of_the_simulated_engine() -> None:
 
 
 @on_uvloop
+async def test_every_setting_records_its_own_hardware() -> None:
+    chosen = grid.settings(["n=1,2"], paired=False)
+    plan = Plan(launch=None, target=f"sim:{SPEC},gpus={{n}}", settings=chosen, blocks=1, ready_s=20)
+    assert await done(plan)
+    headers = [json.loads(path.read_text()) for path in sorted(Path("out").rglob("run.json"))]
+    assert [header["hardware"]["gpus"] for header in headers] == [1, 2]
+    said = msgspec.structs.replace(load(), hardware="@h200,dtype=fp8,gpus={n}")
+    assert await tune(plan, said, Path("said"), Told().watch())
+    headers = [json.loads(path.read_text()) for path in sorted(Path("said").rglob("run.json"))]
+    assert [(one["hardware"]["gpu"]["name"], one["hardware"]["gpus"]) for one in headers] == [("h200", 1), ("h200", 2)]
+    assert [one["options"]["hardware"] for one in headers] == [f"@h200,dtype=fp8,gpus={n}" for n in (1, 2)]
+
+
+@on_uvloop
 async def test_what_cannot_be_measured_is_a_result() -> None:
     told = Told(on_row=lambda: Path("die").touch() if Path("out/block-0/mode=dying").exists() else None)
     assert await done(launched("mode=good,dead,dying"), told, requests=100_000, duration="1s")

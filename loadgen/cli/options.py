@@ -85,6 +85,14 @@ class Options(LoadOptions):
             "not ask. Default: /metrics at the target's host.",
         ),
     ] = ()
+    hardware: Annotated[
+        str | None,
+        flag(
+            RESULT,
+            "What it runs on, for the floors: llama-3.1-8b@h100,dtype=fp8,gpus=2, or @h100,dtype=fp8 where the "
+            "server's name for its model says which it is. The embedded engine says it itself.",
+        ),
+    ] = None
     json: Annotated[bool, flag(RESULT, "Print the summary as JSON on standard output.")] = False
     quiet: Annotated[bool, flag(RESULT, "No progress on standard error.")] = False
     config: Annotated[Path | None, flag(RESULT, "A TOML file with any of these flags, by the same names.")] = None
@@ -132,6 +140,7 @@ def settings(target: str, options: Options, asked: dict[str, Any] | None = None)
         if options.max_event is None
         else values.named("--max-event", values.size_bytes, options.max_event),
         workers=options.workers,
+        hardware=None if options.hardware is None else checked_hardware(options.hardware),
         seed=options.seed,
         slo=_terms("--slo", options.slo),
         metrics=_metrics(options),
@@ -157,6 +166,15 @@ def _workload(options: Options, trace: "Trace | None") -> "Workload":
         raise ValueError("--repeat is about a data set: say --dataset")
     classes = [msgspec.structs.replace(one, repeat=one.dataset is not None) for one in chosen.classes]
     return msgspec.structs.replace(chosen, classes=tuple(classes))
+
+
+def checked_hardware(text: str) -> str:
+    """Raises ValueError."""
+    from analysis import hardware_words
+    from loadgen.cli import values
+
+    values.named("--hardware", hardware_words.check, text)
+    return text
 
 
 def _metrics(options: Options) -> tuple[str, ...]:

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import shutil
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
 from loadgen.cli.load import flag
-from loadgen.cli.options import RESULT, Options, settings
+from loadgen.cli.options import RESULT, Options, checked_hardware, settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,6 +84,8 @@ def tune(target: str | None = None, /, options: TuneOptions = _DEFAULT) -> int:
 
 def _asked(target: str | None, options: TuneOptions) -> "tuple[Settings, Plan]":
     """What the flags stand for. Raises ValueError, before anything is started."""
+    import msgspec
+
     from loadgen import grid
     from loadgen.cli import values
     from loadgen.tune import Plan
@@ -93,14 +95,19 @@ def _asked(target: str | None, options: TuneOptions) -> "tuple[Settings, Plan]":
     if options.repeats < 1:
         raise ValueError(f"--repeats {options.repeats}: expected at least 1")
     chosen = grid.settings(options.set, paired=options.paired)
-    grid.check([text for text in (options.launch, target) if text is not None], chosen)
+    grid.check([text for text in (options.launch, target, options.hardware) if text is not None], chosen)
     target = _simulated(target, chosen) if options.launch is None else _served(options.launch, target, chosen)
     if options.launch is not None:
         chosen = tuple(grid.renamed(one, options.launch) for one in chosen)
     plain = Options(**{one.name: getattr(options, one.name) for one in fields(Options)})  # --launch can have secrets
     ready_s = values.named("--ready-timeout", values.duration_s, options.ready_timeout)
     plan = Plan(launch=options.launch, target=target, settings=chosen, blocks=options.repeats, ready_s=ready_s)
-    return settings(grid.filled(target, chosen[0]), plain), plan
+    if options.hardware is not None:
+        for one in chosen:
+            checked_hardware(grid.filled(options.hardware, one))
+    load = settings(grid.filled(target, chosen[0]), replace(plain, hardware=None))
+    recorded = load.options | {"hardware": options.hardware}
+    return msgspec.structs.replace(load, hardware=options.hardware, options=recorded), plan
 
 
 def _simulated(target: str | None, chosen: "tuple[Setting, ...]") -> str:

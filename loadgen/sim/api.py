@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from analysis import hardware_words
 from loadgen.sim import tokens
 from loadgen.sim.spec import Spec
 
@@ -105,7 +106,8 @@ def tokenize(body: bytes, spec: Spec) -> bytes:
 def models(spec: Spec, created: int) -> bytes:
     name = spec.model.name
     card = {"id": name, "object": "model", "created": created, "owned_by": "loadgen", "root": name, "parent": None}
-    return msgspec.json.encode({"object": "list", "data": [{**card, "max_model_len": spec.max_model_len}]})
+    more = {"max_model_len": spec.max_model_len, "hardware": hardware_words.words(spec.hardware)}
+    return msgspec.json.encode({"object": "list", "data": [card | more]})
 
 
 class Answer:

@@ -46,7 +46,7 @@ def start(factor: float, seconds: float, seed: int) -> Summary:
     served = slower(virtual.spec("llama-3.1-8b@h100,max_num_seqs=64,prefix_cache=0"), factor)
     levels = tuple(level(served, users, seconds, 100 * seed + users) for users in USERS)
     return Summary(
-        format=1, loadgen="0.1.0", started_at="", target="sim:", model="llama-3.1-8b", api="chat",
+        format=1, loadgen="0.1.0", started_at="", target="sim:", model="llama-3.1-8b", api="chat", hardware=None,
         workload=records.Workload(name="chat", digest=f"seed {seed}"), arrivals=None, seed=seed, slo=None,
         clock="kernel", host={}, server={}, options={}, phases=None, seeks=None, answer=None,
         levels=levels,
