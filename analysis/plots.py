@@ -70,7 +70,7 @@ def _figure(summary: Summary) -> Figure:
     *growth, ttft, itl = figure.subplots(1, 3 if grows else 2)
     itl.sharex(ttft)
     figure.subplots_adjust(
-        left=0.06 if grows else 0.07, right=0.985, top=0.765, bottom=0.175, wspace=0.24 if grows else 0.16
+        left=0.06 if grows else 0.07, right=0.975, top=0.765, bottom=0.175, wspace=0.24 if grows else 0.16
     )
     figure.text(0.02, 0.975, printable(summary.model or "unknown model"), fontsize=19, va="top")
     figure.text(
