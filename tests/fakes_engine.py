@@ -1,0 +1,89 @@
+"""Levels of the simulated engine in virtual time, as a run would have measured them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from analysis import measured, records, server
+from tests import fakes_run as fakes
+from tests.bench import virtual
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from analysis.measured import Level
+    from analysis.records import Requests
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """`requests_each` a slot, of about `request_s` each; `change` is what happens between server and client."""
+
+    spec: str
+    slots: int
+    request_s: float
+    requests_each: int = 10
+    prompt: tuple[float, float] = (512.0, 0.6)
+    output: tuple[float, float] = (64.0, 0.6)
+    long_share: float = 0.0
+    change: Callable[[Requests], Requests] | None = None
+
+
+def level(scenario: Scenario, *, seed: int = 0, metrics: bool = True, hardware: bool = True) -> Level:
+    """Number 0 of its run. Without `metrics` nothing of the server's own is known, without `hardware` no floor."""
+    spec, pages = virtual.spec(scenario.spec), virtual.Pages()
+    requests = virtual.closed_loop(
+        spec,
+        scenario.slots,
+        scenario.request_s * scenario.requests_each,
+        seed,
+        request_s=scenario.request_s,
+        lengths=virtual.Lengths(scenario.prompt, scenario.output, scenario.long_share),
+        pages=pages,
+    )
+    header = msgspec.convert(fakes.header(levels=[{"level": 0, "concurrency": scenario.slots}]), records.Header)
+    header = msgspec.structs.replace(header, hardware=spec.hardware if hardware else None)
+    end_us = int((requests.sent_us + requests.end_us).max())
+    if scenario.change is not None:
+        requests = scenario.change(requests)
+    ended = records.Ended(level=0, start_us=0, end_us=end_us, ended_by="duration", cpu_us=1, clock_step_us=0)
+    run = records.Run(header=header, ended={0: ended}, requests={0: requests}, cut_rows=0)
+    return measured.summarize_level(run, 0, _from_the_start(pages.samples) if metrics else ())
+
+
+def _from_the_start(samples: list[server.Sample]) -> list[server.Sample]:
+    zero: dict[str, Any] = dict.fromkeys(server._COUNTERS, 0.0)
+    return [server.Sample(t_us=-1, source=0, **zero), *samples]
+
+
+def later_first_tokens(by_ms: float) -> Callable[[Requests], Requests]:
+    """All events of each request, by the same time."""
+    return lambda requests: msgspec.structs.replace(
+        requests, events_us=requests.events_us + round(1e3 * by_ms), end_us=requests.end_us + round(1e3 * by_ms)
+    )
+
+
+def buffered(period_ms: float) -> Callable[[Requests], Requests]:
+    """Passed on once in a period."""
+
+    def late(requests: Requests) -> Requests:
+        period_us = round(1e3 * period_ms)
+        return msgspec.structs.replace(requests, events_us=-(-requests.events_us // period_us) * period_us)
+
+    return late
+
+
+def read_late(by_ms: float) -> Callable[[Requests], Requests]:
+    """By a client without kernel stamps."""
+
+    def late(requests: Requests) -> Requests:
+        return msgspec.structs.replace(
+            requests,
+            events_us=requests.events_us + round(1e3 * by_ms),
+            read_lag_us=np.full(len(requests.index), 1e3 * by_ms),
+            bounds=requests.events.astype(np.float64),
+        )
+
+    return late
