@@ -8,6 +8,7 @@ Rules
 - What stands in the way (the network, a queue, a full KV cache, overhead, prompts that stall answers) comes first, that
   which takes most of the time before the others. Only where nothing does, the phase that takes the time is named:
   prefill or decode near what the hardware allows is no fault, and yet what to change for more.
+- A symptom without a cause is "unknown" where nothing else is named: what is known is mended first.
 - Empty only where no request succeeded: there is nothing to explain.
 """
 
@@ -54,7 +55,8 @@ def level(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Diagnosis, .
     found = [one for check in checks if (one := check(evidence, spent)) is not None]
     if not found:
         return (phases.phase(evidence, spent),)
-    return tuple(diagnosis for _, diagnosis in sorted(found, key=lambda one: -one[0]))
+    ordered = [diagnosis for _, diagnosis in sorted(found, key=lambda one: -one[0])]
+    return tuple(one for one in ordered if one.code != "unknown") or tuple(ordered[:1])
 
 
 def _client(findings: Sequence[Finding]) -> Diagnosis | None:
@@ -219,8 +221,8 @@ def _unknown_stalls(said: str, spent: Times, seen: Streams) -> Diagnosis:
     return Diagnosis(
         code="unknown",
         words="Answers stand still now and then, and not only for other requests' prompts; for what is not known.",
-        evidence=f"{said}; {share(seen.by_prompts or 0.0)} of the time in long gaps, and {share(seen.chance)} of the "
-        f"other steps, is before first tokens of other requests; {ms(seen.aside_ms)} of {ms(spent.e2e)} while others "
+        evidence=f"{said}; {share(seen.by_prompts or 0.0)} of the time in long gaps, where {share(seen.chance)} would be by "
+        f"chance, is before first tokens of other requests; {ms(seen.aside_ms)} of {ms(spent.e2e)} while others "
         "went on",
         lever="--metrics counts preemptions. Else the server's log and host: pauses of its garbage collector, other "
         "work on its GPU or CPU, the network.",

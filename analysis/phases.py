@@ -39,22 +39,25 @@ def overhead(evidence: Evidence, times: Times) -> tuple[float, Diagnosis] | None
 
 
 def late(evidence: Evidence, times: Times) -> tuple[float, Diagnosis] | None:
-    """The first token of a lone request that comes late, and not for the length of its prompt: by its floor, or by how
-    little it grows with the prompt. Where the server knows of it, it is overhead of its own."""
+    """The first token of a lone request that comes late, and not for the length of its prompt: by its floor or, where
+    that is not known, by how little it grows with the prompt. Where the server knows of it, it is overhead of its own.
+    """
     held, line, prompt = evidence.floors, _line(evidence), (times.own_share or 0.0) * times.e2e
     if not times.lone or prompt < LATE_MS:
         return None
     floor_ms = None if held is None else held.ttft_floor_ms
     if floor_ms is not None and floor_ms < FAR * prompt and times.way is not None:
         return prompt / times.e2e, _far("prefill", floor_ms, prompt, prompt / times.e2e)
-    if (floor_ms is None or floor_ms >= FAR * prompt) and (line is None or line[1] <= times.ttft / 2):
+    grows = line is None or line[1] <= times.ttft / 2
+    if grows if floor_ms is None else floor_ms >= FAR * prompt:
         return None
     return prompt / times.e2e, Diagnosis(
         code="unknown",
         words="The first token comes late, and not for the length of the prompt: it is the way, the tokenizer, or "
         "something else before the engine.",
         evidence=_prefill_evidence(evidence, times, 0.0),
-        lever="--metrics with the server's page tells its own TTFT from the client's. A faster GPU would not help.",
+        lever="--metrics with the server's page tells its own TTFT from the client's, --hardware what the prompt takes "
+        "(a mixture of experts reads all its weights for a short one). A faster GPU would hardly help.",
     )
 
 
@@ -120,6 +123,8 @@ def _line(evidence: Evidence) -> tuple[float, float] | None:
 def _decode(evidence: Evidence, times: Times) -> Diagnosis:
     held, step = evidence.floors, _step_ms(evidence, times)
     said = f"{share(times.decode_share)} of a request's time is decode"
+    if times.streams is not None:
+        said += f", {ms(times.queue if times.queue is not None else times.streams.wait_ms)} a wait"
     if step is None or held is None or held.itl_floor_ms is None:
         return _unknown_decode(said if step is None else f"{said}, {ms(step)} a step", known=held is not None)
     said += f"; a step takes {ms(step)}, floor {ms(held.itl_floor_ms)} (efficiency {held.itl_floor_ms / step:.2f})"
@@ -142,8 +147,7 @@ def _unknown_decode(said: str, *, known: bool) -> Diagnosis:
         code="unknown",
         words="Making the tokens (decode) takes the time; whether memory bandwidth bounds it or overhead is not known.",
         evidence=said,
-        lever=("Longer answers" if known else "--hardware MODEL@GPU,dtype=...")
-        + " would tell. No queue and no prompt stands in the way of it.",
+        lever=("Longer answers" if known else "--hardware MODEL@GPU,dtype=...") + " would tell.",
     )
 
 

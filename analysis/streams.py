@@ -7,7 +7,7 @@ step     the median of the gaps that are not long; a gap is long above LONG time
 stall    the time in which half of the streams that run have a long gap; the chunks of one prompt are one stall. One
          stream alone with a long gap, while the others go on, was set aside (preempted), or lost its way in the network
 in it    what came in a stall or with its end (the tokens of one step are written one after another: half a step of
-         tolerance)
+         tolerance), or a step later: the last chunk of a prompt can be so short that its step is not long
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     aside_ms      a request, mean: its long gaps that are in no stall, less a step each
     stalls        how many, and `stall_ms` the mean length
     by_prompts    of the time in stalls, the share of those that hold a first token
-    chance        of the steps in no stall, the share that ends with a first token: as a stall would by chance
+    chance        that a stall would hold a first token by chance: of the steps in no stall, twice the share that does
     prompt_ms     a prompt, mean: by how much it made the steps of others longer; None where no other stream ran
     prompt_share  of the time in which something was in flight: no stream ran, or a prompt made the step longer.
                   The network, and a wait at an idle server, are in it too
@@ -91,7 +91,7 @@ def streams(requests: Requests, steady: Window | None) -> Streams | None:
     long = _Spans(gaps.start_us[gaps.us > long_us], gaps.end_us[gaps.us > long_us])
     stalls = _stalls(long, first_us, last_us, step_us / 2)
 
-    place = stalls.holding(first_us - step_us / 2)
+    place = _Spans(stalls.start_us, stalls.end_us + LONG * step_us).holding(first_us - step_us / 2)
     beside = _others(first_us, last_us, step_us / 2)
     counted = (first_us > low_us) & (first_us <= high_us)
     holds = np.zeros(len(stalls.us), np.bool_)
@@ -112,7 +112,7 @@ def streams(requests: Requests, steady: Window | None) -> Streams | None:
         stalls=len(holds),
         stall_ms=all_us / 1e3 / len(holds) if len(holds) else None,
         by_prompts=float(stalls.us[holds].sum()) / all_us if len(holds) else None,
-        chance=int((counted & beside & (place < 0)).sum()) / max(1.0, (running_us - all_us) / step_us),
+        chance=min(1.0, 2 * int((counted & beside & (place < 0)).sum()) * step_us / max(step_us, running_us - all_us)),
         prompt_ms=held_us / 1e3 / firsts if firsts else None,
         prompt_share=min(1.0, (flying_us - running_us + held_us) / flying_us) if flying_us else 0.0,
         wait_ms=float(waited_us.sum()) / 1e3 / answers,

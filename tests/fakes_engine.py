@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from analysis import measured, records, server
+from analysis.hardware import parse
 from tests import fakes_run as fakes
 from tests.bench import virtual
 
@@ -31,8 +32,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     change: Callable[[Requests], Requests] | None = None
 
 
-def level(scenario: Scenario, *, seed: int = 0, metrics: bool = True, hardware: bool = True) -> Level:
-    """Number 0 of its run. Without `metrics` nothing of the server's own is known, without `hardware` no floor."""
+def level(
+    scenario: Scenario, *, seed: int = 0, metrics: bool = True, hardware: bool | str = True, number: int = 0
+) -> Level:
+    """Without `metrics` nothing of the server's own is known, without `hardware` no floor; or what a user says it is."""
     spec, pages = virtual.spec(scenario.spec), virtual.Pages()
     requests = virtual.closed_loop(
         spec,
@@ -43,14 +46,19 @@ def level(scenario: Scenario, *, seed: int = 0, metrics: bool = True, hardware: 
         lengths=virtual.Lengths(scenario.prompt, scenario.output, scenario.long_share),
         pages=pages,
     )
-    header = msgspec.convert(fakes.header(levels=[{"level": 0, "concurrency": scenario.slots}]), records.Header)
-    header = msgspec.structs.replace(header, hardware=spec.hardware if hardware else None)
+    header = msgspec.convert(fakes.header(levels=[{"level": number, "concurrency": scenario.slots}]), records.Header)
+    known = parse(hardware) if isinstance(hardware, str) else spec.hardware if hardware else None
+    header = msgspec.structs.replace(header, hardware=known)
     end_us = int((requests.sent_us + requests.end_us).max())
     if scenario.change is not None:
         requests = scenario.change(requests)
-    ended = records.Ended(level=0, start_us=0, end_us=end_us, ended_by="duration", cpu_us=1, clock_step_us=0)
-    run = records.Run(header=header, ended={0: ended}, requests={0: requests}, cut_rows=0)
-    return measured.summarize_level(run, 0, _from_the_start(pages.samples) if metrics else ())
+    ended = records.Ended(level=number, start_us=0, end_us=end_us, ended_by="duration", cpu_us=1, clock_step_us=0)
+    run = records.Run(header=header, ended={number: ended}, requests={number: requests}, cut_rows=0)
+    return measured.summarize_level(run, number, _from_the_start(pages.samples) if metrics else ())
+
+
+def codes(scenario: Scenario, *, seed: int = 0, metrics: bool = True, hardware: bool = True) -> list[str]:
+    return [one.code for one in level(scenario, seed=seed, metrics=metrics, hardware=hardware).diagnoses]
 
 
 def _from_the_start(samples: list[server.Sample]) -> list[server.Sample]:
@@ -58,7 +66,7 @@ def _from_the_start(samples: list[server.Sample]) -> list[server.Sample]:
     return [server.Sample(t_us=-1, source=0, **zero), *samples]
 
 
-def later_first_tokens(by_ms: float) -> Callable[[Requests], Requests]:
+def held_back(by_ms: float) -> Callable[[Requests], Requests]:
     """All events of each request, by the same time."""
     return lambda requests: msgspec.structs.replace(
         requests, events_us=requests.events_us + round(1e3 * by_ms), end_us=requests.end_us + round(1e3 * by_ms)
@@ -87,3 +95,7 @@ def read_late(by_ms: float) -> Callable[[Requests], Requests]:
         )
 
     return late
+
+
+def failed(requests: Requests) -> Requests:
+    return msgspec.structs.replace(requests, status=np.full(len(requests.index), "failed"))
