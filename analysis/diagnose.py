@@ -122,6 +122,8 @@ def _waiting(evidence: Evidence, spent: Times) -> _Weighed | None:
         return None
     if spent.prompt_heavy:
         return part, phases.prefill(evidence, spent, wait)
+    if spent.blurred:
+        return part, _unknown_limit(spent, seen, wait)
     if spent.queue is None and seen.decoding_low < STEADY * seen.decoding_high:
         return part, _unknown_wait(spent, seen)
     return part, _queueing(evidence, spent, seen, wait)
@@ -194,6 +196,16 @@ def _unknown_wait(spent: Times, seen: Streams) -> Diagnosis:
     )
 
 
+def _unknown_limit(spent: Times, seen: Streams, wait: float) -> Diagnosis:
+    return Diagnosis(
+        code="unknown",
+        words="Requests wait for a place or for the prompts before theirs; which it is, is not known.",
+        evidence=f"{ms(wait)} of {ms(spent.e2e)} in the queue; {seen.decoding:.3g} decode at once, and nearly each "
+        "step reads a prompt too",
+        lever="--hardware MODEL@GPU,dtype=... would tell how much of the time the prompts take.",
+    )
+
+
 def _stalls(evidence: Evidence, spent: Times) -> _Weighed | None:
     """Answers that stand still now and then. Where prompts are what takes the server's time, that is named instead."""
     seen = spent.streams
@@ -205,7 +217,7 @@ def _stalls(evidence: Evidence, spent: Times) -> _Weighed | None:
     if p50 is None or p99 is None or p99 < STALLED * p50 or (p99 < STALL_MS and part < SHARE):
         return None
     said = f"ITL p99 is {ms(p99)}, p50 {ms(p50)}"
-    if seen.by_prompts is None or seen.by_prompts < COINCIDE or seen.chance > CHANCE:
+    if seen.by_prompts is None or seen.by_prompts < COINCIDE or 2 * seen.firsts > CHANCE:
         return max(part, seen.aside_ms / spent.e2e), _unknown_stalls(said, spent, seen)
     return part, Diagnosis(
         code="prefill-steals-decode",
@@ -221,9 +233,9 @@ def _unknown_stalls(said: str, spent: Times, seen: Streams) -> Diagnosis:
     return Diagnosis(
         code="unknown",
         words="Answers stand still now and then, and not only for other requests' prompts; for what is not known.",
-        evidence=f"{said}; {share(seen.by_prompts or 0.0)} of the time in long gaps, where {share(seen.chance)} would be by "
-        f"chance, is before first tokens of other requests; {ms(seen.aside_ms)} of {ms(spent.e2e)} while others "
-        "went on",
+        evidence=f"{said}; {share(seen.by_prompts or 0.0)} of the time in long gaps is before first tokens of other "
+        f"requests, of which there are {seen.firsts:.2g} a step anyhow; {ms(seen.aside_ms)} of {ms(spent.e2e)} while "
+        "others went on",
         lever="--metrics counts preemptions. Else the server's log and host: pauses of its garbage collector, other "
         "work on its GPU or CPU, the network.",
     )

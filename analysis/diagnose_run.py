@@ -24,6 +24,7 @@ LOADS = 1.5  # times the load, at which ...
 SAME = 1.1  # ... no more than so many times as many decode at once ...
 TTFT_GROWS = 1.5  # ... and TTFT is so many times as long
 EXPLAINED = ("kv-limited", "prefill-bound", "network")  # what else holds the number that decodes at once
+HEAVY = "prefill-bound"  # a workload that is so at one load is so at any higher one
 
 
 def whole_run(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
@@ -54,10 +55,16 @@ def decoding(level: Level) -> float | None:
 
 
 def _limit(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
-    """Of the heaviest level; a limit on the number that runs at once is seen over several."""
+    """Of the heaviest level. What that cannot tell, lighter ones can; a limit on the number that runs at once is seen
+    over several."""
     own = levels[-1].diagnoses
     same = _plateau(levels)
-    if not same or any(one.code in EXPLAINED for one in own):
+    if any(one.code in EXPLAINED for one in own) or not (same or own[0].code == "unknown"):
+        return own
+    prompts = next((one for level in reversed(levels) for one in level.diagnoses if one.code == HEAVY), None)
+    if prompts is not None:
+        return (prompts,)
+    if not same:
         return own
     numbers = ", ".join(f"{decoding(level):.3g} at {load(level)}" for level in same)
     grows = f"TTFT grows from {ms(same[0].ttft_ms.mean or 0.0)} to {ms(same[-1].ttft_ms.mean or 0.0)}"

@@ -19,6 +19,8 @@ Code = Literal[
 LONE = 1.5  # requests in flight on average, up to which one hardly meets another
 PREFILL_ALONE = 0.2  # of a request that has the server for itself: five streams share a step, and no prompt of theirs
 PREFILL_BUSY = 0.5  # of the server's time: the larger part
+PREFILL_LOAD = 0.25  # of the time, at the floor: the larger part where half of the compute is used, as good kernels do
+SLIGHT = 0.1  # of the time, at the floor: prompts that do not lengthen a step by much, though each step reads one
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     queue      in the server's queue, by its own count
     lone       requests hardly meet each other
     in_flight  requests, time average
+    load       the share of the time that reading the prompts would take at the floor, beyond decode steps
     """
 
     e2e: float
@@ -45,6 +48,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     queue: float | None
     lone: bool
     in_flight: float | None
+    load: float | None
     streams: Streams | None
 
     @property
@@ -56,6 +60,11 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return self.decode / self.e2e
 
     @property
+    def blurred(self) -> bool:
+        """Nearly each step reads a prompt, maybe a long one: then no step is known that does not."""
+        return self.streams is not None and self.streams.crowded and (self.load is None or self.load >= SLIGHT)
+
+    @property
     def own_share(self) -> float | None:
         """What the prompt takes of a request that would have the server for itself.
 
@@ -64,7 +73,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         step = self.streams.step_ms if self.streams is not None else 0.0
         if self.lone:
             return max(0.0, self.ttft - step - (self.way or 0.0) - (self.queue or 0.0)) / self.e2e
-        if self.streams is None or self.streams.prompt_ms is None:
+        if self.streams is None or self.streams.prompt_ms is None or self.blurred:
             return None
         own = max(0.0, self.decode - self.streams.stolen_ms - self.streams.aside_ms)
         return self.streams.prompt_ms / max(self.streams.prompt_ms + own, step)
@@ -74,7 +83,11 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         """Whether prompts are what costs the server its time: of this workload at any load, or at this load."""
         if (self.own_share or 0.0) >= PREFILL_ALONE:
             return True
-        return not self.lone and self.streams is not None and self.streams.prompt_share >= PREFILL_BUSY
+        if self.lone or self.streams is None:
+            return False
+        if self.blurred:
+            return self.load is not None and self.load >= PREFILL_LOAD
+        return self.streams.prompt_share >= PREFILL_BUSY
 
 
 def times(evidence: Evidence) -> Times | None:
@@ -99,8 +112,16 @@ def times(evidence: Evidence) -> Times | None:
         queue=queue,
         lone=evidence.planned.concurrency == 1 or (in_flight is not None and in_flight <= LONE),
         in_flight=in_flight,
+        load=_load(evidence),
         streams=streams(requests, None if evidence.settled is None else evidence.settled.window),
     )
+
+
+def _load(evidence: Evidence) -> float | None:
+    held, flow = evidence.floors, evidence.flow
+    if held is None or flow is None or held.ttft_floor_ms is None or held.itl_floor_ms is None:
+        return None
+    return flow.requests_per_s * max(0.0, held.ttft_floor_ms - held.itl_floor_ms) / 1e3
 
 
 def ms(value: float) -> str:

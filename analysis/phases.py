@@ -99,7 +99,9 @@ def _prefill_evidence(evidence: Evidence, times: Times, waits_ms: float) -> str:
         said.append(f"floor {ms(held.ttft_floor_ms)}")
     if times.lone and (line := _line(evidence)) is not None:
         said.append(f"it grows by {ms(line[0])} a thousand prompt tokens, from {ms(max(0.0, line[1]))}")
-    if not times.lone and seen is not None:
+    if times.load is not None and times.blurred:
+        said.append(f"nearly each step reads one; at their floor they would take {share(times.load)} of the time")
+    elif not times.lone and seen is not None:
         said.append(f"prompts take {share(seen.prompt_share)} of the server's time")
         if seen.prompt_ms is not None:
             said.append(f"one takes {ms(seen.prompt_ms)}, a decode step of all {ms(seen.step_ms)}")
@@ -168,8 +170,9 @@ def _bound(evidence: Evidence) -> tuple[str, str]:
 
 
 def _step_ms(evidence: Evidence, times: Times) -> float | None:
-    """An undisturbed step; where events carry several tokens, the time a token: an event may be one step or several."""
+    """An undisturbed step, None where there is none; where events carry several tokens, the time a token: an event may
+    be one step or several."""
     each = evidence.whole.tokens.per_event
     if each is not None and each > PER_EVENT:
         return None if evidence.floors is None else evidence.floors.itl_ms
-    return None if times.streams is None else times.streams.step_ms
+    return None if times.streams is None or times.blurred else times.streams.step_ms

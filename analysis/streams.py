@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LONG = 2.0  # of a step: a larger batch or a longer context adds less, a prompt worth a word adds more
 HALF = 0.5  # of the streams; those that a step begins or ends with do not stand still
 FASTEST = 0.1  # the quantile of the gaps that stands for an undisturbed step, even where most steps hold a prompt
+CROWDED = 0.8  # first tokens a step: FASTEST of the gaps are hardly left without one
 
 
 class Streams(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,8 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     aside_ms      a request, mean: its long gaps that are in no stall, less a step each
     stalls        how many, and `stall_ms` the mean length
     by_prompts    of the time in stalls, the share of those that hold a first token
-    chance        that a stall would hold a first token by chance: of the steps in no stall, twice the share that does
+    firsts        first tokens a step, of the steps in no stall: a stall would hold twice as many by chance, and where
+                  nearly each step has one, none is known to be undisturbed
     prompt_ms     a prompt, mean: by how much it made the steps of others longer; None where no other stream ran
     prompt_share  of the time in which something was in flight: no stream ran, or a prompt made the step longer.
                   The network, and a wait at an idle server, are in it too
@@ -50,13 +52,17 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     stalls: int
     stall_ms: float | None
     by_prompts: float | None
-    chance: float
+    firsts: float
     prompt_ms: float | None
     prompt_share: float
     wait_ms: float
     decoding: float
     decoding_low: float
     decoding_high: float
+
+    @property
+    def crowded(self) -> bool:
+        return self.firsts >= CROWDED
 
 
 class _Spans(NamedTuple):
@@ -104,7 +110,7 @@ def streams(requests: Requests, steady: Window | None) -> Streams | None:
     sent_us, begun_us, done_us = (np.clip(times_us, low_us, high_us) for times_us in (sent_us, first_us, last_us))
     flying_us, running_us = (float(_merged(from_us, done_us).us.sum()) for from_us in (sent_us, begun_us))
     mean, low, high = _at_once(begun_us, done_us)
-    all_us, firsts, answers = float(stalls.us.sum()), int((counted & beside).sum()), max(1, len(waited_us))
+    all_us, prompts, answers = float(stalls.us.sum()), int((counted & beside).sum()), max(1, len(waited_us))
     return Streams(
         step_ms=step_us / 1e3,
         stolen_ms=stolen_us / 1e3 / answers,
@@ -112,8 +118,8 @@ def streams(requests: Requests, steady: Window | None) -> Streams | None:
         stalls=len(holds),
         stall_ms=all_us / 1e3 / len(holds) if len(holds) else None,
         by_prompts=float(stalls.us[holds].sum()) / all_us if len(holds) else None,
-        chance=min(1.0, 2 * int((counted & beside & (place < 0)).sum()) * step_us / max(step_us, running_us - all_us)),
-        prompt_ms=held_us / 1e3 / firsts if firsts else None,
+        firsts=int((counted & beside & (place < 0)).sum()) * step_us / max(step_us, running_us - all_us),
+        prompt_ms=held_us / 1e3 / prompts if prompts else None,
         prompt_share=min(1.0, (flying_us - running_us + held_us) / flying_us) if flying_us else 0.0,
         wait_ms=float(waited_us.sum()) / 1e3 / answers,
         decoding=mean,

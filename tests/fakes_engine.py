@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from analysis.records import Requests
 
 
+Spread = tuple[float, float]  # mean, sigma of the logarithm
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """`requests_each` a slot, of about `request_s` each; `change` is what happens between server and client."""
 
@@ -26,8 +29,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     request_s: float
     requests_each: int = 10
-    prompt: tuple[float, float] = (512.0, 0.6)
-    output: tuple[float, float] = (64.0, 0.6)
+    prompt: Spread = (512.0, 0.6)
+    output: Spread = (64.0, 0.6)
     long_share: float = 0.0
     change: Callable[[Requests], Requests] | None = None
 
@@ -35,7 +38,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 def level(
     scenario: Scenario, *, seed: int = 0, metrics: bool = True, hardware: bool | str = True, number: int = 0
 ) -> Level:
-    """Without `metrics` nothing of the server's own is known, without `hardware` no floor; or what a user says it is."""
+    """Without `metrics` nothing of the server's own is known, without `hardware` no floor; or it is as a user says."""
     spec, pages = virtual.spec(scenario.spec), virtual.Pages()
     requests = virtual.closed_loop(
         spec,

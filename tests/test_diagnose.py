@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests import fakes_engine as engine
@@ -9,7 +11,7 @@ from tests.fakes_engine import Scenario
 
 ALL, NO_METRICS, NO_HARDWARE, NOTHING = (True, True), (False, True), (True, False), (False, False)
 LLAMA = "llama-3.1-8b@h100,prefix_cache=0"
-CHAT = {"prompt": (256.0, 0.4), "output": (100.0, 0.4)}
+CHAT: dict[str, Any] = {"prompt": (256.0, 0.4), "output": (100.0, 0.4)}
 
 # By scenario: the one code that is said, where the server's metrics and the hardware are known, and where one of them
 # is not, or neither. "unknown" is the right answer where what would tell is missing.
@@ -41,8 +43,8 @@ MATRIX: dict[str, tuple[Scenario, tuple[str, str, str, str]]] = {
     ),
     "overhead": (
         Scenario(
-            spec="gpt-oss-20b@h100,dtype=fp8,overhead_us=10000,prefix_cache=0", slots=1, request_s=1.2, requests_each=15,
-            **CHAT,
+            spec="gpt-oss-20b@h100,dtype=fp8,overhead_us=10000,prefix_cache=0", slots=1, request_s=1.2,
+            requests_each=15, **CHAT,
         ),
         ("overhead-bound", "overhead-bound", "unknown", "unknown"),
     ),
@@ -109,8 +111,8 @@ HARDWARE = {  # a decode step in ms, and the prefill of 8,000 tokens in seconds
 def test_another_model_and_gpu_say_the_same(spec: str) -> None:
     step_ms, prefill_s = HARDWARE[spec]
     step_s, spec = step_ms / 1e3, f"{spec},prefix_cache=0"
-    prefill = {"prompt": (8000.0, 0.05), "output": (100.0, 0.0)}
-    short = {"prompt": (128.0, 0.3), "output": (100.0, 0.3)}
+    prefill: dict[str, Any] = {"prompt": (8000.0, 0.05), "output": (100.0, 0.0)}
+    short: dict[str, Any] = {"prompt": (128.0, 0.3), "output": (100.0, 0.3)}
     cases = {
         "prefill-bound": Scenario(spec=spec, slots=4, request_s=100 * step_s + 4 * prefill_s, **prefill),
         "decode-bound": Scenario(spec=spec, slots=2, request_s=120 * step_s, requests_each=15, **short),
@@ -122,6 +124,20 @@ def test_another_model_and_gpu_say_the_same(spec: str) -> None:
         ),
     }  # fmt: skip
     assert {code: engine.codes(case) for code, case in cases.items()} == {code: [code] for code in cases}
+
+
+def test_a_prompt_in_each_step_is_told_from_few_places_by_the_hardware() -> None:
+    crowded = Scenario(spec=LLAMA, slots=32, request_s=10, requests_each=4, prompt=(8000, 0.05), output=(20, 0))
+    assert engine.codes(crowded) == ["prefill-bound"]
+    assert engine.codes(crowded, metrics=False) == ["prefill-bound"]
+    assert engine.codes(crowded, hardware=False) == ["unknown"]
+    few = Scenario(
+        spec=f"{LLAMA},max_num_seqs=8", slots=64, request_s=0.6, requests_each=4, prompt=(16, 0), output=(8, 0)
+    )
+    assert engine.codes(few) == ["queueing"]
+    (said,) = engine.level(few, hardware=False).diagnoses
+    assert "wait for a place or for the prompts before theirs" in said.words
+    assert said.lever.startswith("--hardware ")
 
 
 def test_what_it_rests_on_and_what_to_change() -> None:
@@ -154,13 +170,11 @@ def test_it_says_which_lever_does_nothing(name: str, nothing: str) -> None:
 
 
 def test_where_it_does_not_know_it_names_the_flag_that_would_tell() -> None:
-    levers = {
-        name: engine.level(MATRIX[name][0], metrics=False, hardware=name == "a slow proxy, one stream").diagnoses[0].lever
-        for name in ("long answers", "little room for KV", "a slow proxy, one stream")
-    }  # fmt: skip
-    assert levers["long answers"].startswith("--hardware ")
-    assert levers["little room for KV"].startswith("--metrics ")
-    assert levers["a slow proxy, one stream"].startswith("--metrics ")
+    for name, flag in (("long answers", "--hardware "), ("little room for KV", "--metrics ")):
+        (said,) = engine.level(MATRIX[name][0], metrics=False, hardware=False).diagnoses
+        assert said.lever.startswith(flag)
+    (said,) = engine.level(MATRIX["a slow proxy, one stream"][0], metrics=False).diagnoses
+    assert said.lever.startswith("--metrics ")
 
 
 def test_nothing_is_said_where_nothing_succeeded() -> None:

@@ -8,13 +8,13 @@ from analysis.streams import Streams
 
 def seen(step_ms: float = 10, stolen_ms: float = 0, prompt_ms: float | None = None, prompt_share: float = 0) -> Streams:
     return Streams(
-        step_ms=step_ms, stolen_ms=stolen_ms, aside_ms=0, stalls=0, stall_ms=None, by_prompts=None, chance=0,
+        step_ms=step_ms, stolen_ms=stolen_ms, aside_ms=0, stalls=0, stall_ms=None, by_prompts=None, firsts=0,
         prompt_ms=prompt_ms, prompt_share=prompt_share, wait_ms=0, decoding=1, decoding_low=1, decoding_high=1,
     )  # fmt: skip
 
 
 def times(e2e: float, ttft: float, streams: Streams | None, *, lone: bool, way: float | None = None) -> Times:
-    return Times(e2e=e2e, ttft=ttft, way=way, queue=None, lone=lone, in_flight=None, streams=streams)
+    return Times(e2e=e2e, ttft=ttft, way=way, queue=None, lone=lone, in_flight=None, load=None, streams=streams)
 
 
 def test_a_lone_prompt_is_ttft_without_a_step_and_the_way() -> None:

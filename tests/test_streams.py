@@ -34,7 +34,8 @@ def answer(index: int, sent_us: int, at_us: Sequence[int]) -> fakes.Row:
 
 def steps(count: int, start_us: int = 0, stalls: Sequence[int] = (), stall_us: int = PROMPT_US) -> list[int]:
     """Ends of steps; those at the places in `stalls` take `stall_us` more."""
-    return [int(end_us) for end_us in np.cumsum([start_us, *(STEP_US + stall_us * (place in stalls) for place in range(1, count))])]
+    lasts = (STEP_US + stall_us * (place in stalls) for place in range(1, count))
+    return [int(end_us) for end_us in np.cumsum([start_us, *lasts])]
 
 
 def test_a_prompt_makes_the_others_stand_still(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_a_prompt_makes_the_others_stand_still(tmp_path: Path) -> None:
     rows = [answer(0, -STEP_US, ends), answer(1, -STEP_US, ends), answer(2, ends[49], ends[50:80])]
     found = of(tmp_path, rows)
     assert found.step_ms == 10
-    assert (found.stalls, found.stall_ms, found.by_prompts, found.chance) == (1, 210, 1.0, 0.0)
+    assert (found.stalls, found.stall_ms, found.by_prompts, found.firsts) == (1, 210, 1.0, 0.0)
     assert found.stolen_ms == pytest.approx(2 * 200 / 3)
     assert found.prompt_ms == pytest.approx(200)
     assert found.wait_ms == 0
@@ -120,9 +121,9 @@ def test_shares_are_shares_whatever_is_served(
     if found is None:
         assert (requests.events < 2).all()
         return
-    assert 0 < found.step_ms
+    assert found.step_ms > 0
     assert found.by_prompts is None or 0 <= found.by_prompts <= 1 + 1e-9
     assert 0 <= found.prompt_share <= 1
-    assert 0 <= found.chance <= 1
+    assert found.firsts >= 0
     assert min(found.stolen_ms, found.aside_ms, found.wait_ms, found.prompt_ms or 0.0) >= 0
     assert found.decoding_low <= found.decoding_high <= min(slots, max_num_seqs)
