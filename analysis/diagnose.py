@@ -174,7 +174,7 @@ def _queueing(evidence: Evidence, spent: Times, seen: Streams, wait: float) -> D
         lever += " More KV cache does nothing."
     else:
         unless = ", unless its KV cache is full"
-        lever += " --metrics or --hardware tells whether the KV cache is full: then it would do nothing."
+        lever += " --metrics or --hardware tells whether the KV cache is full: then raising it does nothing."
     return Diagnosis(
         code="queueing",
         words=f"Requests wait for a place: the server runs about {places:.0f} at once and lets no more in{unless}.",

@@ -80,7 +80,7 @@ def _limit(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
             "its KV cache is full.",
             evidence=said,
             lever="Raise max_num_seqs (`loadgen tune` finds the best), or add a replica. --metrics or --hardware tells "
-            "whether the KV cache is full: then it would do nothing.",
+            "whether the KV cache is full: then raising it does nothing.",
         )
     return known, *(one for one in own if one.code not in ("queueing", "unknown"))
 

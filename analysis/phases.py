@@ -18,6 +18,7 @@ FAR = 0.3  # efficiency: a step of more than three times its floor does mostly s
 NEAR = 0.5  # efficiency: most of a step is its floor; good kernels reach 0.7 to 0.85
 LATE_MS = 20.0  # of a first token: above what HTTP, tokenizer and scheduler take, below what a reader sees
 DECODE = 0.25  # of a request's time: what takes less of it than its overhead is not worth a word
+WORTH = 0.01  # of a request's time: less is not worth a word
 REGRESS = 10  # requests of different lengths that a straight line takes ...
 VARIED = 0.1  # ... with so much standard deviation over mean
 BANDWIDTH = 0.9  # of a step's floor is reading memory; where it is less, computing bounds the step
@@ -125,8 +126,9 @@ def _line(evidence: Evidence) -> tuple[float, float] | None:
 def _decode(evidence: Evidence, times: Times) -> Diagnosis:
     held, step = evidence.floors, _step_ms(evidence, times)
     said = f"{share(times.decode_share)} of a request's time is decode"
-    if times.streams is not None:
-        said += f", {ms(times.queue if times.queue is not None else times.streams.wait_ms)} a wait"
+    wait = times.queue if times.queue is not None else times.streams.wait_ms if times.streams is not None else 0.0
+    if wait >= WORTH * times.e2e:
+        said += f", {share(wait / times.e2e)} a wait"
     if step is None or held is None or held.itl_floor_ms is None:
         return _unknown_decode(said if step is None else f"{said}, {ms(step)} a step", known=held is not None)
     said += f"; a step takes {ms(step)}, floor {ms(held.itl_floor_ms)} (efficiency {held.itl_floor_ms / step:.2f})"
