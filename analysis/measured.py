@@ -11,6 +11,8 @@ import msgspec
 
 from analysis import blocks, decision, metrics, parts, quantiles, records, server, steady, validity, verdicts, window
 from analysis.client_findings import cpu_share
+from analysis.diagnose import level as diagnose
+from analysis.diagnosis import Diagnosis  # noqa: TC001 - a field's type is read when the struct is made
 from analysis.efficiency import Floors, of_level
 from analysis.evidence import Evidence, Finding, changing
 from analysis.pace import Schedule, schedule
@@ -87,6 +89,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     client: Client
     server: server.Server | None = None
     floors: Floors | None = None
+    diagnoses: tuple[Diagnosis, ...] = ()
 
 
 def summarize_level(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> Level:
@@ -136,6 +139,7 @@ def measure(run: Run, level: int, samples: Sequence[server.Sample] = ()) -> tupl
             client=_client(header, ended, requests),
             server=evidence.server,
             floors=evidence.floors,
+            diagnoses=diagnose(evidence, found),
             **{name: getattr(whole, name) for name in _OF_THE_WHOLE},
         )
     )
