@@ -10,7 +10,7 @@ import re
 
 from analysis import floors
 from analysis.catalog import facts
-from analysis.hardware import Hardware, parse
+from analysis.hardware import DEVICE, Hardware, parse
 
 # Models of the same shape under another name.
 _ALSO = {
@@ -62,9 +62,14 @@ def check(text: str) -> None:
 
 def words(hardware: Hardware) -> str:
     """What `parse` reads as the same hardware, of a model of the catalogue."""
-    head = f"{hardware.model.name}@{hardware.gpu.name}"
+    gpu = hardware.gpu
+    name = gpu.name.partition(" (")[0]
+    rates = {key: getattr(gpu, field) for key, (field, _) in DEVICE.items()}
+    usual = {key: getattr(facts.gpus().get(name), field, None) for key, (field, _) in DEVICE.items()}
     keys = ("dtype", "kv_cache_dtype", "gpus", "gpu_memory_utilization")
-    return ",".join([head, *(f"{key}={getattr(hardware, key)}" for key in keys)])
+    said = [f"{key}={getattr(hardware, key)}" for key in keys]
+    said += [f"{key}={rate:g}" for key, rate in rates.items() if rate is not None and rate != usual[key]]
+    return ",".join([f"{hardware.model.name}@{name}", *said])
 
 
 def named(served: str) -> str | None:

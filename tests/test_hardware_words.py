@@ -111,3 +111,12 @@ def test_what_is_right_passes() -> None:
 )
 def test_words_are_read_back_as_the_same(hardware: Hardware) -> None:
     assert parse(words.words(hardware)) == hardware
+
+
+@pytest.mark.parametrize("rates", ["", ",bf16_tflops=1484", ",memory_gb=141,bandwidth_gb_s=4800"])
+@pytest.mark.parametrize("gpu", ["h100", "a6000,memory_gb=48,bandwidth_gb_s=768"])
+def test_a_gpu_that_is_not_in_the_catalogue_is_said_whole(gpu: str, rates: str) -> None:
+    if gpu.startswith("a6000") and "memory" in rates:
+        rates = ",bf16_tflops=155,fp8_tflops=310"
+    hardware = parse(f"llama-3.1-8b@{gpu}{rates},dtype=bf16")
+    assert parse(words.words(hardware)) == hardware
