@@ -91,7 +91,7 @@ def closeness(one: Verdict) -> str:
     term = slo.parse(one.term)
     if one.observed_per_s is not None:
         off, (low, high) = one.observed_per_s / term.limit - 1, one.per_s_ci
-        side = f"{100 * abs(off):.2g} % {'above' if off >= 0 else 'below'} the limit"
+        side = f"{percent(abs(off))} % {'above' if off >= 0 else 'below'} the limit"
         return (
             f"{term}: {number(one.observed_per_s)} tok/s, {side}; {number(low)} to {number(high)} ({_SURE} of each end)"
         )
@@ -101,7 +101,7 @@ def closeness(one: Verdict) -> str:
     value = ""
     if one.observed_ms is not None:
         off = one.observed_ms / term.limit - 1
-        side = f"{100 * abs(off):.2g} % {'over' if off > 0 else 'under'} the limit"
+        side = f"{percent(abs(off))} % {'over' if off > 0 else 'under'} the limit"
         value = f"p{term.percent:g} was {number(one.observed_ms)} ms, {side}; "
     what = {"itl": "of the gaps were longer", "error_rate": "of the requests failed"}.get(term.metric, "took longer")
     bound = f"at least {percent(low)} %" if one.verdict == "FAIL" else f"at most {percent(high)} %"
@@ -152,7 +152,7 @@ def _open(one: AtLoad) -> list[str]:
             lines.append(f"{term}: {worth}, and it takes {fewest} to pass")
         times = decision.growth(verdict, alpha=alpha, of=len(every))
         lines.append(
-            f"{term}: about {times:.2g} times as much would decide it"
+            f"{term}: about {times:.1f} times as much would decide it"
             if times is not None
             else f"{term}: so near to its limit that more of the same would hardly decide it"
         )

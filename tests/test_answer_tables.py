@@ -53,6 +53,11 @@ def test_a_search_names_both_ends_and_how_close_they_are(tmp_path: Path) -> None
     assert "9 at once: ttft p95 < 200ms: p95 was 250 ms, 25 % over the limit; 100 % took longer (at least" in text
 
 
+def test_a_limit_missed_by_far_is_a_plain_number(tmp_path: Path) -> None:
+    runs.run(tmp_path, [(8, 3500)], seeks="verdict")
+    assert "p95 was 3500 ms, 1650 % over the limit" in screen(tmp_path)
+
+
 def test_an_open_answer_says_what_it_would_take(tmp_path: Path) -> None:
     runs.run(tmp_path, [(1, 100)], seeks="verdict")
     text = screen(tmp_path)
