@@ -24,7 +24,7 @@ _CALM = ("decode-bound", "prefill-bound", "unknown")  # no fault
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """`loads` are those of the levels that share the diagnosis; its numbers are of the last of them."""
+    """`loads` are those of the levels that share the diagnosis, each once; its numbers are of the last of them."""
 
     loads: tuple[str, ...]
     diagnosis: Diagnosis
@@ -35,30 +35,31 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(levels: Sequence[Level]) -> list[Row]:
-    """In the order of the levels, the strongest of each first."""
+    """By rising load, the strongest of each level first."""
     found: list[Row] = []
     open_: dict[str, int] = {}  # code -> place in `found`, of what the level before has
-    for level in levels:
+    for level in sorted(levels, key=lambda level: measured.asked(level) or 0.0):
         still: dict[str, int] = {}
         for one in level.diagnoses:
             place = open_.get(one.code)
             if place is None or one.code in still:
                 place = len(found)
                 found.append(Row(loads=(), diagnosis=one))
-            found[place] = Row(loads=(*found[place].loads, measured.load(level)), diagnosis=one)
+            loads = dict.fromkeys((*found[place].loads, measured.load(level)))
+            found[place] = Row(loads=tuple(loads), diagnosis=one)
             still[one.code] = place
         open_ = still
     return found
 
 
-def show(run: Summary, console: Console) -> None:
+def show(run: Summary, console: Console, *, first_only: bool = False) -> None:
     """Which level is slow at what, in a line; then what limits the run, why, and what would change it."""
     if not run.diagnoses:
         return
     named = "; ".join(f"{row.diagnosis.code} at {row.where}" for row in rows(run.levels))
     console.print(Text(f"slow at what: {named}"))
     grid = Table.grid(padding=(0, 1, 0, 0))
-    for one in run.diagnoses:
+    for one in run.diagnoses[:1] if first_only else run.diagnoses:
         style = "dim" if one.code in _CALM else "yellow"
         text = Text.assemble(f"{safe(one.words)}\n", (f"{safe(one.evidence)}\n", "dim"), safe(one.lever))
         grid.add_row(Text(one.code, style=f"bold {style}"), text)

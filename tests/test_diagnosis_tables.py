@@ -65,6 +65,13 @@ def test_a_level_in_between_says_it_anew() -> None:
     assert seen() == []
 
 
+def test_loads_that_come_again_are_one_and_they_rise() -> None:
+    found = [msgspec.structs.replace(level, concurrency=load) for level, load in zip(
+        levels(("unknown",), ("queueing",), ("queueing",)), (8, 32, 8), strict=True)]  # fmt: skip
+    said = [(row.where, row.diagnosis.code) for row in diagnosis_tables.rows(found)]
+    assert said == [("8", "unknown"), ("8 to 32", "queueing")]
+
+
 def test_it_fits_eighty_columns_with_the_code_first(tmp_path: Path) -> None:
     assert screen(levels(("decode-bound",), ("kv-limited",)), tmp_path / "a") == [
         "slow at what: decode-bound at 1; kv-limited at 2",

@@ -9,6 +9,7 @@ import pytest
 from analysis import summary
 from loadgen.cli import report
 from tests import fakes_run as fakes
+from tests import test_answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +71,12 @@ def test_hardware_is_said_of_one_report_and_not_written_into_the_record(tmp_path
 def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no run\.json"):
         report.report(tmp_path)
+
+
+@pytest.mark.parametrize(("ttft_ms", "why"), [(100, 0), (300, 1)])
+def test_the_screen_of_an_answer_says_why_where_the_slo_does_not_hold(
+    ttft_ms: int, why: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_answer.run(tmp_path, [(8, ttft_ms)], seeks="verdict")
+    report.present(tmp_path, answer_only=True)
+    assert capsys.readouterr().out.count("slow at what") == why

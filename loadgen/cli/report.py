@@ -50,7 +50,7 @@ def present(
 ) -> int:
     """Finish a run and show it: results on standard output, where the files are on standard error.
 
-    A run that has an answer begins with it; its levels follow, unless `answer_only`.
+    A run that has an answer begins with it; its levels follow, unless `answer_only`. Last comes what limits it.
 
     The exit code. Raises ValueError where the run cannot be read.
     """
@@ -65,7 +65,8 @@ def present(
         answer_tables.show(result, console)
         if not answer_only:
             tables.show(result, console)
-            diagnosis_tables.show(result, console)
+        if not answer_only or summary.exit_code(result) != 0 or result.seeks != "verdict":  # what holds asks for no why
+            diagnosis_tables.show(result, console, first_only=answer_only)
     if not quiet:
         Console(stderr=True).print(f"{directory}/: summary.json, curve.png, curve.svg", markup=False, highlight=False)
     return summary.exit_code(result)
