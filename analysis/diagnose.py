@@ -161,17 +161,21 @@ def _kv_limited(evidence: Evidence, spent: Times, wait: float) -> Diagnosis:
 def _queueing(evidence: Evidence, spent: Times, seen: Streams, wait: float) -> Diagnosis:
     server, unless = evidence.server, ""
     lever = "Raise max_num_seqs (`loadgen tune` finds the best), or add a replica."
+    use = None if server is None or server.kv_use is None else server.kv_use.max
     if spent.queue is not None and server is not None and server.running is not None and server.waiting is not None:
         places = server.running.max
         said = f"{server.running.mean:.3g} run (at most {places:.0f}) and {server.waiting.mean:.3g} wait"
-        use = None if server.kv_use is None else server.kv_use.max
     else:
         places = seen.decoding_high
         before = "" if spent.in_flight is None else f" of {spent.in_flight:.3g} in flight"
-        said, use = f"{seen.decoding:.3g}{before} decode at once, and always about as many", _kv_by_lengths(evidence)
+        said = f"{seen.decoding:.3g}{before} decode at once, and always about as many"
     if use is not None:
         said += f"; the KV cache is {share(use)} used"
         lever += " More KV cache does nothing."
+    elif (lengths := _kv_by_lengths(evidence)) is not None:
+        said += f"; by their lengths they would fill {share(lengths)} of the KV cache that its memory has room for"
+        unless = ", unless its KV cache is smaller than its memory allows"
+        lever += " --metrics tells whether the KV cache is full: then raising it does nothing."
     else:
         unless = ", unless its KV cache is full"
         lever += " --metrics or --hardware tells whether the KV cache is full: then raising it does nothing."

@@ -67,7 +67,7 @@ def _far(what: str, floor_ms: float, took_ms: float, part: float) -> Diagnosis:
         code="overhead-bound",
         words=f"Most of a {what} is neither reading memory nor computing: the CPU, kernel launches, or communication "
         "between GPUs.",
-        evidence=f"a {what} takes {ms(took_ms)}, its floor is {ms(floor_ms)} (efficiency {floor_ms / took_ms:.2f}); "
+        evidence=f"a {what} takes {ms(took_ms)}, its floor is {ms(floor_ms)} (efficiency {floor_ms / took_ms:.2g}); "
         f"{share(part)} of a request's time is that",
         lever="CUDA graphs (no --enforce-eager), a faster or freer CPU, asynchronous scheduling, fewer GPUs for one "
         "model. More bandwidth, more FLOPs or fewer bits would change little.",
@@ -131,7 +131,7 @@ def _decode(evidence: Evidence, times: Times) -> Diagnosis:
         said += f", {share(wait / times.e2e)} a wait"
     if step is None or held is None or held.itl_floor_ms is None:
         return _unknown_decode(said if step is None else f"{said}, {ms(step)} a step", known=held is not None)
-    said += f"; a step takes {ms(step)}, floor {ms(held.itl_floor_ms)} (efficiency {held.itl_floor_ms / step:.2f})"
+    said += f"; a step takes {ms(step)}, floor {ms(held.itl_floor_ms)} (efficiency {held.itl_floor_ms / step:.2g})"
     if held.itl_floor_ms > step:
         return Diagnosis(
             code="unknown",

@@ -150,6 +150,10 @@ def test_what_it_rests_on_and_what_to_change() -> None:
     assert "runs about 8 at once and lets no more in, unless its KV cache is full" in seen.words
     assert "of 64 in flight decode at once" in seen.evidence
     assert "--metrics or --hardware" in seen.lever
+    (held,) = engine.level(MATRIX["few places"][0], metrics=False).diagnoses
+    assert "unless its KV cache is smaller than its memory allows" in held.words
+    assert "of the KV cache that its memory has room for" in held.evidence
+    assert "More KV cache does nothing" not in held.lever
 
 
 @pytest.mark.parametrize(
