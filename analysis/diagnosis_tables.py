@@ -14,8 +14,11 @@ from analysis.tables import safe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from analysis.diagnosis import Diagnosis
     from analysis.measured import Level
+    from analysis.summary import Summary
 
 _CALM = ("decode-bound", "prefill-bound", "unknown")  # no fault
 
@@ -48,18 +51,15 @@ def rows(levels: Sequence[Level]) -> list[Row]:
     return found
 
 
-def table(levels: Sequence[Level]) -> Table:
-    """The load, and in one cell below each other: code and words, evidence, lever."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for row in rows(levels):
-        grid.add_row(Text(row.where), said(row.diagnosis))
-    return grid
-
-
-def said(one: Diagnosis) -> Text:
-    style = "dim" if one.code in _CALM else "yellow"
-    return Text.assemble(
-        (one.code, f"bold {style}"), f" {safe(one.words)}\n", (f"{safe(one.evidence)}\n", "dim"), safe(one.lever)
-    )
+def show(run: Summary, console: Console) -> None:
+    """Which level is slow at what, in a line; then what limits the run, why, and what would change it."""
+    if not run.diagnoses:
+        return
+    named = "; ".join(f"{row.diagnosis.code} at {row.where}" for row in rows(run.levels))
+    console.print(Text(f"slow at what: {named}"))
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for one in run.diagnoses:
+        style = "dim" if one.code in _CALM else "yellow"
+        text = Text.assemble(f"{safe(one.words)}\n", (f"{safe(one.evidence)}\n", "dim"), safe(one.lever))
+        grid.add_row(Text(one.code, style=f"bold {style}"), text)
+    console.print(grid)

@@ -11,6 +11,8 @@ import msgspec
 from analysis import parts, records, server, verdicts
 from analysis.answer import SERVERS_OWN, Answer, Trial, answer
 from analysis.curve import GAIN, Curve, Measured, curve
+from analysis.diagnose_run import whole_run
+from analysis.diagnosis import Diagnosis  # noqa: TC001 - a field's type is read when the struct is made
 from analysis.evidence import Finding, changing
 from analysis.hardware import Hardware  # noqa: TC001 - a field's type is read when the struct is made
 from analysis.measured import Level, asked, measure, over_saturated, statements
@@ -51,6 +53,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seeks: Literal["verdict", "concurrency", "rate"] | None
     answer: Answer | None
     curve: Curve
+    diagnoses: tuple[Diagnosis, ...]
     levels: tuple[Level, ...]
 
 
@@ -78,11 +81,12 @@ def summarize(directory: Path, hardware: Hardware | None = None) -> Summary:
         phases=_lightest(levels),
         answer=None if said is None else rounded(said),
         curve=rounded(whole),
+        diagnoses=whole_run(levels),
         levels=tuple(levels),
     )
 
 
-_MADE = ("phases", "answer", "curve", "levels")
+_MADE = ("phases", "answer", "curve", "diagnoses", "levels")
 
 
 def trials(run: Run) -> list[Trial]:

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.console import Console
 
-from analysis import diagnosis_tables
+from analysis import diagnosis_tables, summary
 from analysis.diagnosis import Diagnosis
 from tests import fakes_engine as engine
+from tests import fakes_run
 from tests.fakes_engine import Scenario
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from analysis.diagnosis import Code
     from analysis.measured import Level
 
@@ -39,9 +42,12 @@ def seen(*codes: tuple[Code, ...]) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def screen(found: list[Level]) -> list[str]:
+def screen(found: list[Level], tmp_path: Path) -> list[str]:
+    """Of a run whose diagnoses are those of its last level."""
+    run = summary.summarize(fakes_run.write(tmp_path, fakes_run.closed_loop(4, each=20)))
+    run = msgspec.structs.replace(run, levels=tuple(found), diagnoses=found[-1].diagnoses if found else ())
     console = Console(file=io.StringIO(), width=80)
-    console.print(diagnosis_tables.table(found))
+    diagnosis_tables.show(run, console)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -59,21 +65,19 @@ def test_a_level_in_between_says_it_anew() -> None:
     assert seen() == []
 
 
-def test_it_fits_eighty_columns_with_the_code_first() -> None:
-    lines = screen(levels(("decode-bound",), ("kv-limited",)))
-    assert lines == [
-        "1  decode-bound Something takes the time.",
-        "   at 1",
-        "   Change it.",
-        "2  kv-limited Something takes the time.",
-        "   at 2",
-        "   Change it.",
+def test_it_fits_eighty_columns_with_the_code_first(tmp_path: Path) -> None:
+    assert screen(levels(("decode-bound",), ("kv-limited",)), tmp_path / "a") == [
+        "slow at what: decode-bound at 1; kv-limited at 2",
+        "kv-limited Something takes the time.",
+        "           at 2",
+        "           Change it.",
     ]
-    real = screen([LEVEL])
+    real = screen([LEVEL], tmp_path / "b")
     assert max(map(len, real)) <= 80
-    assert LEVEL.diagnoses[0].words.split()[0] in real[0]
+    assert LEVEL.diagnoses[0].words.split()[0] in real[1]
+    assert screen([], tmp_path / "c") == []
 
 
-def test_words_from_elsewhere_cannot_steer_a_terminal() -> None:
+def test_words_from_elsewhere_cannot_steer_a_terminal(tmp_path: Path) -> None:
     bad = msgspec.structs.replace(LEVEL, diagnoses=(one("network", "\x1b[31mred [bold]"),))
-    assert any("\\u001b[31mred [bold]" in line for line in screen([bad]))
+    assert any("\\u001b[31mred [bold]" in line for line in screen([bad], tmp_path))

@@ -44,10 +44,11 @@ LEVEL: dict[str, str | None] = {
     "client": "clock read_lag_ms send_lag_ms bound_share cpu_share",
     "server": None,
     "floors": None,
+    "diagnoses": None,
 }
 HEADER = (
     "format loadgen started_at target model api hardware workload arrivals seed slo clock host server options "
-    "phases seeks answer curve levels"
+    "phases seeks answer curve diagnoses levels"
 )
 
 

@@ -56,7 +56,7 @@ def present(
     """
     from rich.console import Console
 
-    from analysis import answer_tables, summary, tables
+    from analysis import answer_tables, diagnosis_tables, summary, tables
 
     result, console = finish(directory, hardware), Console()
     if json:
@@ -65,6 +65,7 @@ def present(
         answer_tables.show(result, console)
         if not answer_only:
             tables.show(result, console)
+            diagnosis_tables.show(result, console)
     if not quiet:
         Console(stderr=True).print(f"{directory}/: summary.json, curve.png, curve.svg", markup=False, highlight=False)
     return summary.exit_code(result)

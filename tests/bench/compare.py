@@ -48,7 +48,7 @@ def start(factor: float, seconds: float, seed: int) -> Summary:
     return Summary(
         format=1, loadgen="0.1.0", started_at="", target="sim:", model="llama-3.1-8b", api="chat", hardware=None,
         workload=records.Workload(name="chat", digest=f"seed {seed}"), arrivals=None, seed=seed, slo=None,
-        clock="kernel", host={}, server={}, options={}, phases=None, seeks=None, answer=None,
+        clock="kernel", host={}, server={}, options={}, phases=None, seeks=None, answer=None, diagnoses=(),
         levels=levels,
         curve=Curve(holds=None, fails=None, left_out=()),
     )  # fmt: skip

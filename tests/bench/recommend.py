@@ -61,7 +61,7 @@ def start(served: Spec, seconds: float, seed: int) -> Summary:
     return Summary(
         format=1, loadgen="0.1.0", started_at="", target="sim:", model="llama-3.1-8b", api="chat", hardware=None,
         workload=records.Workload(name="chat", digest=f"seed {seed}"), arrivals=None, seed=seed, slo=SLO,
-        clock="kernel", host={}, server={}, options={}, phases=None, seeks=None, answer=None, levels=levels,
+        clock="kernel", host={}, server={}, options={}, phases=None, seeks=None, answer=None, diagnoses=(), levels=levels,
         curve=curve.curve(measured),
     )  # fmt: skip
 
