@@ -19,6 +19,7 @@ Code = Literal[
 LONE = 1.5  # requests in flight on average, up to which one hardly meets another
 PREFILL_ALONE = 0.2  # of a request that has the server for itself: five streams share a step, and no prompt of theirs
 PREFILL_BUSY = 0.5  # of the server's time: the larger part
+PREFILL_FULL = 0.75  # of the server's time: the rest at no cost would make it a third faster
 PREFILL_LOAD = 0.25  # of the time, at the floor: the larger part where half of the compute is used, as good kernels do
 SLIGHT = 0.1  # of the time, at the floor: prompts that do not lengthen a step by much, though each step reads one
 
@@ -92,6 +93,13 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         if self.streams is None or self.blurred:
             return self.load is not None and self.load >= PREFILL_LOAD
         return self.streams.prompt_share >= PREFILL_BUSY
+
+    @property
+    def prompts_fill(self) -> bool:
+        """Whether they take so much of the server's time that a larger batch of answers would gain little."""
+        if self.lone or self.streams is None or self.blurred:
+            return self.prompt_heavy
+        return self.streams.prompt_share >= PREFILL_FULL
 
 
 def times(evidence: Evidence) -> Times | None:
