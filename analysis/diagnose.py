@@ -39,7 +39,7 @@ PREEMPTED = 0.01  # of the requests: more than a p99 hides
 STALLED = 3.0  # ITL p99 over p50
 STALL_MS = 50.0  # ITL p99 that a reader sees: twice the usual speed of reading, the limit of a chat SLO
 COINCIDE = 0.6  # of the time in stalls that would not hold a first token by chance, that before first tokens
-STEADY = 0.7  # mean over the most of those that run
+STEADY = 0.9  # mean over the most of those that run
 EVEN = 0.5  # of the spread that the number that decodes at once has by chance
 DECILE = 1.28  # standard deviations from the mean to the tenth and the ninetieth percentile
 ASIDE = 0.1  # of a request's time, that it stood still while others went on
@@ -122,7 +122,7 @@ def _waiting(evidence: Evidence, spent: Times) -> _Weighed | None:
         preempted = (server.preemptions or 0) > PREEMPTED * len(evidence.requests.index)
         full = server.kv_use.max >= FULL and (preempted or part >= SHARE)
     else:
-        full = lengths is not None and lengths >= KV_BY_LENGTHS and part >= SHARE
+        full = lengths is not None and _with_one_more(evidence, lengths) >= KV_BY_LENGTHS and part >= SHARE
     if full:
         return max(part, SHARE), _kv_limited(evidence, spent, wait)
     if part < SHARE or seen is None:
@@ -153,6 +153,12 @@ def _kv_by_lengths(evidence: Evidence) -> float | None:
     if held is None or held.batch is None or held.context is None or not held.kv_tokens:
         return None
     return held.batch * held.context / held.kv_tokens
+
+
+def _with_one_more(evidence: Evidence, lengths: float) -> float:
+    """Of a few long sequences the next one needs much of it."""
+    batch = evidence.floors.batch if evidence.floors is not None else None
+    return lengths * (batch + 1) / batch if batch else lengths
 
 
 def _kv_limited(evidence: Evidence, spent: Times, wait: float) -> Diagnosis:

@@ -202,6 +202,15 @@ def test_few_places_and_long_prompts_are_both_named() -> None:
     assert "unless its KV cache is full" in said.words
 
 
+def test_a_few_long_sequences_fill_the_kv_cache_before_the_last_of_it_is_used() -> None:
+    few_long = Scenario(
+        spec="qwen2.5-32b@h100,prefix_cache=0", rate_per_s=1.5, request_s=60, requests_each=1, prompt=(6000, 0.3),
+        output=(120, 0.3),
+    )  # fmt: skip
+    assert sorted(engine.codes(few_long)) == ["kv-limited", "prefill-bound"]
+    assert sorted(engine.codes(few_long, metrics=False)) == ["kv-limited", "prefill-bound"]
+
+
 def test_a_wait_that_is_not_known_is_said_before_a_small_thing_that_is() -> None:
     aside = Scenario(
         spec="qwen3-8b@l4,prefix_cache=0", slots=32, request_s=150, requests_each=3, prompt=(150, 0.3),

@@ -66,8 +66,8 @@ def test_flops_help_with_the_prompts_beside_the_steps() -> None:
 
 def test_the_experts_are_read_for_each_chunk() -> None:
     moe = msgspec.structs.replace(
-        LONE, spec="qwen3-30b-a3b@h100,max_num_batched_tokens=512,prefix_cache=0", slots=8, request_s=3,
-        requests_each=5, prompt=(6000.0, 0.2), output=(60.0, 0.2),
+        LONE, spec="qwen3-30b-a3b@h100,max_num_batched_tokens=2048,prefix_cache=0", slots=8, request_s=3,
+        requests_each=5, prompt=(12000.0, 0.1), output=(40.0, 0.2),
     )  # fmt: skip
     text = said(moe)
     assert text.startswith("prefill-bound: ")
