@@ -8,12 +8,14 @@ Rules
 - What stands in the way (the network, a queue, a full KV cache, overhead, prompts that stall answers) comes first, that
   which takes most of the time before the others. Only where nothing does, the phase that takes the time is named:
   prefill or decode near what the hardware allows is no fault, and yet what to change for more.
-- A symptom without a cause is "unknown" where nothing else is named: what is known is mended first.
+- Prompts that are what costs the server its time are named beside what stands in the way.
+- A symptom without a cause is "unknown" where it takes the most time: else what is known is mended first.
 - Empty only where no request succeeded: there is nothing to explain.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from analysis import metrics, phases, quantiles
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from analysis.diagnosis import Times
     from analysis.evidence import Evidence, Finding
+    from analysis.server import Server
     from analysis.streams import Streams
 
 CLIENT = ("client-lag", "client-cpu", "send-lag")  # findings, where they are errors
@@ -35,9 +38,10 @@ KV_BY_LENGTHS = 0.8  # of what fits, by mean lengths: blocks are held before the
 PREEMPTED = 0.01  # of the requests: more than a p99 hides
 STALLED = 3.0  # ITL p99 over p50
 STALL_MS = 50.0  # ITL p99 that a reader sees: twice the usual speed of reading, the limit of a chat SLO
-COINCIDE = 0.8  # of the time in stalls, that before first tokens ...
-CHANCE = 0.5  # ... where first tokens end fewer of the other steps
-STEADY = 0.7  # low over high of the number that decodes at once: chance is so even only from about 60 on
+COINCIDE = 0.6  # of the time in stalls that would not hold a first token by chance, that before first tokens
+STEADY = 0.8  # mean over the most of those that run: a level begins and ends with fewer
+EVEN = 0.5  # of the spread that the number that decodes at once has by chance
+DECILE = 1.28  # standard deviations from the mean to the tenth and the ninetieth percentile
 ASIDE = 0.1  # of a request's time, that it stood still while others went on
 
 _Weighed = tuple[float, Diagnosis]  # with the share of a request's time that it takes
@@ -55,8 +59,11 @@ def level(evidence: Evidence, findings: Sequence[Finding]) -> tuple[Diagnosis, .
     found = [one for check in checks if (one := check(evidence, spent)) is not None]
     if not found:
         return (phases.phase(evidence, spent),)
+    named = any(one.code == "prefill-bound" for _, one in found)
+    if spent.prompt_heavy and not named and not spent.lone and spent.streams is not None:
+        found.append((spent.streams.prompt_share, phases.prefill(evidence, spent)))
     ordered = [diagnosis for _, diagnosis in sorted(found, key=lambda one: -one[0])]
-    return tuple(one for one in ordered if one.code != "unknown") or tuple(ordered[:1])
+    return tuple(one for place, one in enumerate(ordered) if place == 0 or one.code != "unknown")
 
 
 def _client(findings: Sequence[Finding]) -> Diagnosis | None:
@@ -115,18 +122,29 @@ def _waiting(evidence: Evidence, spent: Times) -> _Weighed | None:
         preempted = (server.preemptions or 0) > PREEMPTED * len(evidence.requests.index)
         full = server.kv_use.max >= FULL and (preempted or part >= SHARE)
     else:
-        full = lengths is not None and lengths >= KV_BY_LENGTHS and part >= SHARE
+        full = lengths is not None and _with_one_more(evidence, lengths) >= KV_BY_LENGTHS and part >= SHARE
     if full:
         return max(part, SHARE), _kv_limited(evidence, spent, wait)
-    if wait < SHARE * spent.e2e or seen is None:
+    if part < SHARE or seen is None:
         return None
-    if spent.prompt_heavy:
+    if wait < SHARE * spent.e2e:
+        return (part, _unknown_wait(spent, seen)) if server is None and seen.aside_ms > wait else None
+    if spent.prompts_fill or (spent.prompt_heavy and not _as_many(server, spent, seen)):
         return part, phases.prefill(evidence, spent, wait)
     if spent.blurred:
         return part, _unknown_limit(spent, seen, wait)
-    if spent.queue is None and seen.decoding_low < STEADY * seen.decoding_high:
+    if spent.queue is None and not _as_many(server, spent, seen):
         return part, _unknown_wait(spent, seen)
     return part, _queueing(evidence, spent, seen, wait)
+
+
+def _as_many(server: Server | None, spent: Times, seen: Streams) -> bool:
+    """Whether about as many run at any time: as many as there are places."""
+    if spent.queue is not None and server is not None and server.running is not None:
+        return server.running.mean >= STEADY * server.running.max
+    others = 0.0 if not spent.in_flight else max(0.0, 1 - seen.decoding / spent.in_flight)
+    chance = 2 * DECILE * math.sqrt(seen.decoding * others)  # binomial, of those in flight
+    return seen.decoding_high - seen.decoding_low <= EVEN * chance
 
 
 def _kv_by_lengths(evidence: Evidence) -> float | None:
@@ -135,6 +153,12 @@ def _kv_by_lengths(evidence: Evidence) -> float | None:
     if held is None or held.batch is None or held.context is None or not held.kv_tokens:
         return None
     return held.batch * held.context / held.kv_tokens
+
+
+def _with_one_more(evidence: Evidence, lengths: float) -> float:
+    """Of a few long sequences the next one needs much of it."""
+    batch = evidence.floors.batch if evidence.floors is not None else None
+    return lengths * (batch + 1) / batch if batch else lengths
 
 
 def _kv_limited(evidence: Evidence, spent: Times, wait: float) -> Diagnosis:
@@ -221,7 +245,8 @@ def _stalls(evidence: Evidence, spent: Times) -> _Weighed | None:
     if p50 is None or p99 is None or p99 < STALLED * p50 or (p99 < STALL_MS and part < SHARE):
         return None
     said = f"ITL p99 is {ms(p99)}, p50 {ms(p50)}"
-    if seen.by_prompts is None or seen.by_prompts < COINCIDE or 2 * seen.firsts > CHANCE:
+    other = 1 - min(1.0, 2 * seen.firsts)
+    if seen.by_prompts is None or 1 - seen.by_prompts > (1 - COINCIDE) * other:
         return max(part, seen.aside_ms / spent.e2e), _unknown_stalls(said, spent, seen)
     return part, Diagnosis(
         code="prefill-steals-decode",

@@ -37,7 +37,8 @@ def whole_run(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
     found: list[Diagnosis] = []
     if kept:
         heavy, light = kept[-1], kept[0]
-        found += [_at(f"At {load(heavy)}, the heaviest load", one) for one in _limit(kept)]
+        kept_up = "" if heavy is told[-1] else " that the client kept up with"
+        found += [_at(f"At {load(heavy)}, the heaviest load{kept_up}", one) for one in _limit(kept)]
         if light is not heavy:
             seen = {one.code for one in found}
             new = [one for one in light.diagnoses if one.code not in seen]
@@ -61,15 +62,16 @@ def _limit(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
     same = _plateau(levels)
     if any(one.code in EXPLAINED for one in own) or not (same or own[0].code == "unknown"):
         return own
-    prompts = next((one for level in reversed(levels) for one in level.diagnoses if one.code == HEAVY), None)
-    if prompts is not None:
-        return (prompts,)
+    known = next((one for one in own if one.code == "queueing"), None)
+    heavy = ((level, one) for level in reversed(levels) for one in level.diagnoses if one.code == HEAVY)
+    level, prompts = next(heavy, (None, None))
+    if known is None and level is not None and prompts is not None:
+        return (msgspec.structs.replace(prompts, evidence=f"at {load(level)}: {prompts.evidence}"),)
     if not same:
         return own
     numbers = ", ".join(f"{decoding(level):.3g} at {load(level)}" for level in same)
     grows = f"TTFT grows from {ms(same[0].ttft_ms.mean or 0.0)} to {ms(same[-1].ttft_ms.mean or 0.0)}"
     said = f"as many decode at once at each load ({numbers}) while {grows}"
-    known = next((one for one in own if one.code == "queueing"), None)
     if known is not None:
         known = msgspec.structs.replace(known, evidence=f"{known.evidence}; {said}")
     else:

@@ -19,6 +19,7 @@ Code = Literal[
 LONE = 1.5  # requests in flight on average, up to which one hardly meets another
 PREFILL_ALONE = 0.2  # of a request that has the server for itself: five streams share a step, and no prompt of theirs
 PREFILL_BUSY = 0.5  # of the server's time: the larger part
+PREFILL_FULL = 0.75  # of the server's time: the rest at no cost would make it a third faster
 PREFILL_LOAD = 0.25  # of the time, at the floor: the larger part where half of the compute is used, as good kernels do
 SLIGHT = 0.1  # of the time, at the floor: prompts that do not lengthen a step by much, though each step reads one
 
@@ -61,17 +62,21 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blurred(self) -> bool:
-        """Nearly each step reads a prompt, maybe a long one: then no step is known that does not."""
-        return self.streams is not None and self.streams.crowded and (self.load is None or self.load >= SLIGHT)
+        """Nearly each step reads a prompt, or a chunk of one: then no step is known that does not. Chunks are seen by
+        their floor alone, where prompts must have taken more of the time than the longer steps."""
+        if self.streams is None or self.load is None:
+            return self.streams is not None and self.streams.crowded
+        return self.load >= SLIGHT and (self.streams.crowded or self.load > self.streams.prompt_share)
 
     @property
     def own_share(self) -> float | None:
         """What the prompt takes of a request that would have the server for itself.
 
-        Of a lone request its TTFT without the way, the queue and a step; else what prompts cost the others.
+        Of a lone request, or one without decode whose queue is known, its TTFT without the way, the queue and a step;
+        else what prompts cost the others.
         """
         step = self.streams.step_ms if self.streams is not None else 0.0
-        if self.lone:
+        if self.lone or (self.streams is None and self.queue is not None):
             return max(0.0, self.ttft - step - (self.way or 0.0) - (self.queue or 0.0)) / self.e2e
         if self.streams is None or self.streams.prompt_ms is None or self.blurred:
             return None
@@ -83,11 +88,18 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         """Whether prompts are what costs the server its time: of this workload at any load, or at this load."""
         if (self.own_share or 0.0) >= PREFILL_ALONE:
             return True
-        if self.lone or self.streams is None:
+        if self.lone:
             return False
-        if self.blurred:
+        if self.streams is None or self.blurred:
             return self.load is not None and self.load >= PREFILL_LOAD
         return self.streams.prompt_share >= PREFILL_BUSY
+
+    @property
+    def prompts_fill(self) -> bool:
+        """Whether they take so much of the server's time that a larger batch of answers would gain little."""
+        if self.lone or self.streams is None or self.blurred:
+            return self.prompt_heavy
+        return self.streams.prompt_share >= PREFILL_FULL
 
 
 def times(evidence: Evidence) -> Times | None:
@@ -119,9 +131,11 @@ def times(evidence: Evidence) -> Times | None:
 
 def _load(evidence: Evidence) -> float | None:
     held, flow = evidence.floors, evidence.flow
-    if held is None or flow is None or held.ttft_floor_ms is None or held.itl_floor_ms is None:
+    if held is None or flow is None or held.ttft_floor_ms is None:
         return None
-    return flow.requests_per_s * max(0.0, held.ttft_floor_ms - held.itl_floor_ms) / 1e3
+    if max(held.itl_efficiency or 0.0, held.ttft_efficiency or 0.0) > 1:
+        return None  # the floors are of something else
+    return flow.requests_per_s * max(0.0, held.ttft_floor_ms - (held.itl_floor_ms or 0.0)) / 1e3
 
 
 def ms(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from analysis import floors, metrics
@@ -18,10 +19,11 @@ FAR = 0.3  # efficiency: a step of more than three times its floor does mostly s
 NEAR = 0.5  # efficiency: most of a step is its floor; good kernels reach 0.7 to 0.85
 LATE_MS = 20.0  # of a first token: above what HTTP, tokenizer and scheduler take, below what a reader sees
 DECODE = 0.25  # of a request's time: what takes less of it than its overhead is not worth a word
+SOME = 0.2  # of the server's time: without prompts that take less, a request would not be a quarter faster
 WORTH = 0.01  # of a request's time: less is not worth a word
 REGRESS = 10  # requests of different lengths that a straight line takes ...
 VARIED = 0.1  # ... with so much standard deviation over mean
-BANDWIDTH = 0.9  # of a step's floor is reading memory; where it is less, computing bounds the step
+BOTH = 0.5  # computing over reading, at their peaks, from which on either may bound a step: kernels differ so much
 
 
 def phase(evidence: Evidence, times: Times) -> Diagnosis:
@@ -30,9 +32,10 @@ def phase(evidence: Evidence, times: Times) -> Diagnosis:
 
 
 def overhead(evidence: Evidence, times: Times) -> tuple[float, Diagnosis] | None:
-    """Decode steps far above their floor, even those without a prompt beside them."""
+    """Decode steps far above their floor, even those without a prompt beside them: where prompts are what costs the
+    server its time, hardly one is without."""
     held, step, decode = evidence.floors, _step_ms(evidence, times), times.decode_share
-    if held is None:
+    if held is None or (times.prompt_heavy and not times.lone):
         return None
     if step and held.itl_floor_ms is not None and decode >= DECODE and held.itl_floor_ms < FAR * step:
         return decode, _far("decode step", held.itl_floor_ms, step, decode)
@@ -48,17 +51,23 @@ def late(evidence: Evidence, times: Times) -> tuple[float, Diagnosis] | None:
         return None
     floor_ms = None if held is None else held.ttft_floor_ms
     if floor_ms is not None and floor_ms < FAR * prompt and times.way is not None:
-        return prompt / times.e2e, _far("prefill", floor_ms, prompt, prompt / times.e2e)
+        far = _far("prefill", floor_ms, prompt, prompt / times.e2e)
+        lever = (
+            f"{far.lever} A larger max_num_batched_tokens, if it is so small that each chunk reads all weights again."
+        )
+        return prompt / times.e2e, msgspec.structs.replace(far, lever=lever)
     grows = line is None or line[1] <= times.ttft / 2
     if grows if floor_ms is None else floor_ms >= FAR * prompt:
         return None
+    levers = ["--metrics with the server's page tells its own TTFT from the client's"] if times.way is None else []
+    levers += ["--hardware MODEL@GPU,dtype=... tells what the prompt takes"] if floor_ms is None else []
     return prompt / times.e2e, Diagnosis(
         code="unknown",
-        words="The first token comes late, and not for the length of the prompt: it is the way, the tokenizer, or "
-        "something else before the engine.",
+        words="The first token comes late, and not for the length of the prompt: it is "
+        f"{'the way, ' if times.way is None else ''}the tokenizer, or a step that is long for any prompt (a mixture of "
+        "experts reads all its weights).",
         evidence=_prefill_evidence(evidence, times, 0.0),
-        lever="--metrics with the server's page tells its own TTFT from the client's, --hardware what the prompt takes "
-        "(a mixture of experts reads all its weights for a short one). A faster GPU would hardly help.",
+        lever=f"{'; '.join(levers)}.",
     )
 
 
@@ -82,26 +91,34 @@ def prefill(evidence: Evidence, times: Times, waits_ms: float = 0.0) -> Diagnosi
     else:
         words = "Reading the prompts (prefill) takes the server's time"
         words += ", and answers stand still meanwhile" if times.streams and times.streams.stalls else ""
-    return Diagnosis(
-        code="prefill-bound",
-        words=f"{words}: it is bound by compute.",
-        evidence=said,
-        lever="Shorter prompts, prefix caching, more FLOPs (a faster GPU, FP8), or prefill on machines of its own. "
-        "More memory bandwidth or a larger max_num_seqs does nothing for it.",
-    )
+    lever = "Shorter prompts, prefix caching, more FLOPs (a faster GPU, FP8), or prefill on machines of its own. "
+    hardware, bound = evidence.header.hardware, "compute"
+    if hardware is not None and hardware.model.experts is not None:
+        bound = "compute, or by reading all experts once more for each chunk"
+        lever += "A larger max_num_batched_tokens makes fewer chunks."
+    elif times.lone:
+        lever += "More memory bandwidth or a larger max_num_seqs does nothing for it."
+    elif times.prompts_fill:
+        lever += "More memory bandwidth does nothing for it, and a larger max_num_seqs only moves the wait."
+    else:
+        lever += "More memory bandwidth does nothing for it."
+        if waits_ms and times.queue is None:
+            lever += " --metrics tells whether requests wait for a place too (then a larger max_num_seqs helps)."
+    return Diagnosis(code="prefill-bound", words=f"{words}: it is bound by {bound}.", evidence=said, lever=lever)
 
 
 def _prefill_evidence(evidence: Evidence, times: Times, waits_ms: float) -> str:
     held, seen = evidence.floors, times.streams
     said = [f"TTFT is {ms(times.ttft)} of {ms(times.e2e)}"]
     if waits_ms:
-        said.append(f"{ms(waits_ms)} of it a wait for other prompts")
+        said.append(f"{ms(waits_ms)} of it in the queue")
     if times.lone and held is not None and held.ttft_floor_ms is not None:
         said.append(f"floor {ms(held.ttft_floor_ms)}")
     if times.lone and (line := _line(evidence)) is not None:
         said.append(f"it grows by {ms(line[0])} a thousand prompt tokens, from {ms(max(0.0, line[1]))}")
-    if times.load is not None and times.blurred:
-        said.append(f"nearly each step reads one; at their floor they would take {share(times.load)} of the time")
+    if times.load is not None and (times.blurred or seen is None):
+        said.append("nearly each step reads one, or a chunk of one" if times.blurred else "there is hardly any decode")
+        said.append(f"at their floor prompts would take {share(times.load)} of the time")
     elif not times.lone and seen is not None:
         said.append(f"prompts take {share(seen.prompt_share)} of the server's time")
         if seen.prompt_ms is not None:
@@ -124,51 +141,88 @@ def _line(evidence: Evidence) -> tuple[float, float] | None:
 
 
 def _decode(evidence: Evidence, times: Times) -> Diagnosis:
+    if times.decode_share < DECODE:
+        return _unknown_first(times)
     held, step = evidence.floors, _step_ms(evidence, times)
     said = f"{share(times.decode_share)} of a request's time is decode"
     wait = times.queue if times.queue is not None else times.streams.wait_ms if times.streams is not None else 0.0
     if wait >= WORTH * times.e2e:
         said += f", {share(wait / times.e2e)} a wait"
     if step is None or held is None or held.itl_floor_ms is None:
-        return _unknown_decode(said if step is None else f"{said}, {ms(step)} a step", known=held is not None)
-    said += f"; a step takes {ms(step)}, floor {ms(held.itl_floor_ms)} (efficiency {held.itl_floor_ms / step:.2g})"
-    if held.itl_floor_ms > step:
+        return _unknown_decode(said if step is None else f"{said}, {ms(step)} a step", evidence, times)
+    what, each = "a step", evidence.whole.tokens.per_event or 1.0
+    if held.itl_floor_ms > step and each > PER_EVENT and times.streams is not None:
+        what, step = f"an event of {each:.2g} tokens", times.streams.step_ms  # of a step at least
+    near = NEAR * step <= held.itl_floor_ms
+    said += f"; {what} takes {ms(step)}, floor {ms(held.itl_floor_ms)} (efficiency {held.itl_floor_ms / step:.2g})"
+    if held.itl_floor_ms > step or (what != "a step" and not near):
         return Diagnosis(
             code="unknown",
             words="A token takes less than a step of this hardware can: its floor says nothing of this server.",
             evidence=said,
             lever="Check --hardware (model, dtype, gpus); or it makes several tokens a step (speculative decoding).",
         )
-    words, lever = _bound(evidence)
-    if held.itl_floor_ms < NEAR * step:
+    words, lever = _bound(evidence, times)
+    if not near:
         words += ", but less than half of a step is that"
-        lever += " CUDA graphs, a faster CPU or less communication would cut the rest."
+        lever += " CUDA graphs, a faster CPU or less communication may cut the rest."
     return Diagnosis(code="decode-bound", words=f"{words}.", evidence=said, lever=lever)
 
 
-def _unknown_decode(said: str, *, known: bool) -> Diagnosis:
+def _unknown_decode(said: str, evidence: Evidence, times: Times) -> Diagnosis:
+    what = "memory bandwidth bounds it or overhead"
+    if not times.lone:
+        what = "memory bandwidth bounds its steps, overhead, or chunks of the prompts read beside them"
     return Diagnosis(
         code="unknown",
-        words="Making the tokens (decode) takes the time; whether memory bandwidth bounds it or overhead is not known.",
+        words=f"Making the tokens (decode) takes the time; whether {what} is not known.",
         evidence=said,
-        lever=("Longer answers" if known else "--hardware MODEL@GPU,dtype=...") + " would tell.",
+        lever=("--hardware MODEL@GPU,dtype=..." if evidence.floors is None else "Longer answers") + " would tell.",
     )
 
 
-def _bound(evidence: Evidence) -> tuple[str, str]:
+def _unknown_first(times: Times) -> Diagnosis:
+    return Diagnosis(
+        code="unknown",
+        words="Nearly all the time passes before the first token; whether the prompts take it, a queue or the way is "
+        "not known.",
+        evidence=f"TTFT is {ms(times.ttft)} of {ms(times.e2e)}",
+        lever="--metrics with the server's page would tell, or --hardware MODEL@GPU,dtype=... what the prompts take.",
+    )
+
+
+def _bound(evidence: Evidence, times: Times) -> tuple[str, str]:
     """What the floor of the step is made of, and what would lower it."""
-    held, hardware = evidence.floors, evidence.header.hardware
+    held = evidence.floors
     kv, weights = (held and held.step_kv_bytes) or 0.0, (held and held.step_weight_bytes) or 0.0
-    floor_ms = (held and held.itl_floor_ms) or 0.0
     words = "Making the tokens (decode) takes the time, and its steps are bound by "
-    if hardware is not None and 1e3 * (kv + weights) / floors.bytes_per_s(hardware) < BANDWIDTH * floor_ms:
+    over = _compute_over_memory(evidence, kv + weights)
+    if over > 1:
         lever = "More FLOPs (a faster GPU, FP8). More memory bandwidth does nothing for so large a batch."
         return f"{words}compute, as so many tokens are computed at once", lever
+    if over > BOTH:
+        lever = "A GPU with more of both, or weights in fewer bits (FP8). More of one alone may do nothing."
+        return f"{words}compute or memory bandwidth: at so large a batch both take about as long", lever
     what, fewer = "the weights", "weights in fewer bits (FP8, INT4)"
     if kv > weights:
         what, fewer = "the KV cache", "an FP8 KV cache, shorter contexts"
-    lever = f"Fewer bytes a token: {fewer}, speculative decoding; or more memory bandwidth. More FLOPs do nothing."
+    lever = f"Fewer bytes a token: {fewer}, speculative decoding; or more memory bandwidth. More FLOPs do nothing"
+    prompts = 0.0 if times.lone or times.streams is None else times.streams.prompt_share
+    lever += "." if prompts < SOME else f" but for the prompts beside them: {share(prompts)} of the server's time."
     return f"{words}memory bandwidth: each reads {what}", lever
+
+
+def _compute_over_memory(evidence: Evidence, read_bytes: float) -> float:
+    """The time that a step takes at least to compute its tokens, over that to read `read_bytes`; 0 where it is not
+    known. All the tokens of an event were computed."""
+    held, hardware = evidence.floors, evidence.header.hardware
+    if held is None or hardware is None or not held.batch or not read_bytes:
+        return 0.0
+    flops_per_s = floors.flops_per_s(hardware)
+    if flops_per_s is None:
+        return 0.0
+    tokens = held.batch * (evidence.whole.tokens.per_event or 1.0)
+    return floors.decode_flops(hardware.model, tokens) / flops_per_s * floors.bytes_per_s(hardware) / read_bytes
 
 
 def _step_ms(evidence: Evidence, times: Times) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +27,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """`requests_each` a slot, of about `request_s` each; `change` is what happens between server and client."""
 
     spec: str
-    slots: int
+    slots: int = 1
+    rate_per_s: float | None = None  # open loop, for as long as the requests of one slot take
     request_s: float
     requests_each: int = 10
     prompt: Spread = (512.0, 0.6)
@@ -40,16 +42,16 @@ def level(
 ) -> Level:
     """Without `metrics` nothing of the server's own is known, without `hardware` no floor; or it is as a user says."""
     spec, pages = virtual.spec(scenario.spec), virtual.Pages()
-    requests = virtual.closed_loop(
-        spec,
-        scenario.slots,
-        scenario.request_s * scenario.requests_each,
-        seed,
-        request_s=scenario.request_s,
-        lengths=virtual.Lengths(scenario.prompt, scenario.output, scenario.long_share),
-        pages=pages,
-    )
-    header = msgspec.convert(fakes.header(levels=[{"level": number, "concurrency": scenario.slots}]), records.Header)
+    lengths = virtual.Lengths(scenario.prompt, scenario.output, scenario.long_share)
+    duration_s, rate = scenario.request_s * scenario.requests_each, scenario.rate_per_s
+    if rate is None:
+        requests = virtual.closed_loop(
+            spec, scenario.slots, duration_s, seed, request_s=scenario.request_s, lengths=lengths, pages=pages
+        )
+    else:
+        requests = virtual.open_loop(spec, rate, duration_s, seed, lengths=lengths, pages=pages)
+    load = {"level": number, "concurrency": scenario.slots if rate is None else None, "rate_per_s": rate}
+    header = msgspec.convert(fakes.header(levels=[load]), records.Header)
     known = parse(hardware) if isinstance(hardware, str) else spec.hardware if hardware else None
     header = msgspec.structs.replace(header, hardware=known)
     end_us = int((requests.sent_us + requests.end_us).max())
@@ -102,3 +104,25 @@ def read_late(by_ms: float) -> Callable[[Requests], Requests]:
 
 def failed(requests: Requests) -> Requests:
     return msgspec.structs.replace(requests, status=np.full(len(requests.index), "failed"))
+
+
+def an_event_a_step(requests: Requests) -> Requests:
+    """Tokens of one step, which speculative decoding makes several of, in one event."""
+    spans = itertools.pairwise(requests.starts.tolist())
+    each = [np.unique(requests.events_us[low:high], return_counts=True) for low, high in spans]
+    return msgspec.structs.replace(
+        requests,
+        starts=np.cumsum([0, *(len(times) for times, _ in each)], dtype=np.int64),
+        events_us=np.concatenate([times for times, _ in each]),
+        events_tokens=np.concatenate([counts for _, counts in each]).astype(np.float32),
+    )
+
+
+def one_token(requests: Requests) -> Requests:
+    """The first of each answer, as if no more had been wanted."""
+    first_us = requests.events_us[requests.starts[:-1]]
+    ones = np.ones(len(first_us))
+    return msgspec.structs.replace(
+        requests, starts=np.arange(len(first_us) + 1), events_us=first_us, end_us=first_us.astype(np.float64),
+        events_tokens=ones.astype(np.float32), output_tokens=ones, want_output_tokens=ones,
+    )  # fmt: skip

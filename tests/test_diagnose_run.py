@@ -73,13 +73,24 @@ def test_prompts_that_limit_a_server_are_no_limit_on_places() -> None:
     assert [one.code for one in whole_run(rag)] == ["prefill-bound"]
 
 
+def test_prompts_of_a_light_load_do_not_hide_a_queue() -> None:
+    spec = f"{LLAMA},max_num_seqs=4"
+    rag: dict[str, Any] = {"prompt": (3500.0, 0.1), "output": (60.0, 0.1)}
+    levels = [
+        engine.level(Scenario(spec=spec, slots=slots, request_s=max(1, slots / 5), **rag), number=number)
+        for number, slots in enumerate((1, 8, 32))
+    ]
+    assert levels[0].diagnoses[0].code == "prefill-bound"
+    assert whole_run(levels)[0].code == "queueing"
+
+
 def test_a_client_that_was_the_limit_is_left_out_and_named() -> None:
     levels = run(LLAMA, 1, 2, hardware=True)
     late = Scenario(spec=LLAMA, slots=64, request_s=1.5, requests_each=4, change=engine.read_late(5), **SHORT)
     levels.append(engine.level(late, number=2))
     said = whole_run(levels)
     assert [one.code for one in said] == ["decode-bound", "client"]
-    assert said[0].words.startswith("At 2, the heaviest load")
+    assert said[0].words.startswith("At 2, the heaviest load that the client kept up with: ")
     assert said[1].words.startswith("At 64: this client could not keep up")
 
 

@@ -44,6 +44,44 @@ def test_a_large_batch_is_bound_by_compute() -> None:
     assert "More memory bandwidth does nothing" in text
 
 
+def test_a_batch_near_break_even_may_be_bound_by_either() -> None:
+    many = Scenario(
+        spec="qwen2.5-7b@l40s,max_num_seqs=400,prefix_cache=0", slots=300, request_s=4, requests_each=2,
+        prompt=(4, 0), output=(80, 0.2),
+    )  # fmt: skip
+    text = said(many, metrics=False)
+    assert text.startswith("decode-bound: ")
+    assert "bound by compute or memory bandwidth" in text
+    assert "More FLOPs do nothing" not in text
+
+
+def test_flops_help_with_the_prompts_beside_the_steps() -> None:
+    chat = msgspec.structs.replace(
+        LONE, slots=96, request_s=2.4, requests_each=4, prompt=(321.0, 0.4), output=(182.0, 0.4)
+    )
+    text = said(chat)
+    assert text.startswith("decode-bound: ")
+    assert "More FLOPs do nothing but for the prompts beside them: " in text
+
+
+def test_the_experts_are_read_for_each_chunk() -> None:
+    moe = msgspec.structs.replace(
+        LONE, spec="qwen3-30b-a3b@h100,max_num_batched_tokens=2048,prefix_cache=0", slots=8, request_s=3,
+        requests_each=5, prompt=(12000.0, 0.1), output=(40.0, 0.2),
+    )  # fmt: skip
+    text = said(moe)
+    assert text.startswith("prefill-bound: ")
+    assert "reading all experts once more" in text
+    assert "A larger max_num_batched_tokens" in text
+
+
+def test_without_decode_nothing_is_said_of_it() -> None:
+    short = msgspec.structs.replace(LONE, slots=8, output=(2.0, 0.0), request_s=0.1, change=engine.one_token)
+    text = said(short, metrics=False, hardware=False)
+    assert text.startswith("unknown: Nearly all the time passes before the first token")
+    assert "(decode)" not in text
+
+
 def test_long_contexts_read_the_kv_cache() -> None:
     long = Scenario(
         spec="llama-2-7b@h100,prefix_cache=0", slots=12, request_s=40, requests_each=2, prompt=(3000, 0.0),
