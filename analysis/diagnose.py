@@ -74,7 +74,7 @@ def _client(findings: Sequence[Finding]) -> Diagnosis | None:
         code="client",
         words="This client could not keep up: its own delay is in every number, and they say nothing of the server.",
         evidence="; ".join(finding.message for finding in found),
-        lever="--workers, a free core, or fewer streams for the client. Nothing changed on the server would show.",
+        lever="Mend that first: nothing changed on the server would show.",
     )
 
 

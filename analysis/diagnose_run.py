@@ -29,9 +29,11 @@ HEAVY = "prefill-bound"  # a workload that is so at one load is so at any higher
 
 def whole_run(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
     """What limits the heaviest load that the client kept up with, what takes the time at the lightest one if that is
-    something else, and the client, where it could not keep up. One level says what it says."""
-    told = sorted((level for level in levels if level.diagnoses), key=lambda level: asked(level) or math.inf)
-    kept = [level for level in told if level.diagnoses[0].code != "client"]
+    something else, and the client, where it could not keep up. One load says what it says; of a load that was measured
+    several times the last level speaks that the client kept up with."""
+    every = sorted((level for level in levels if level.diagnoses), key=_kept_up)
+    told = sorted({asked(level): level for level in every}.values(), key=lambda level: asked(level) or math.inf)
+    kept = [level for level in told if _kept_up(level)]
     if len(told) < 2:
         return told[0].diagnoses if told else ()
     found: list[Diagnosis] = []
@@ -43,10 +45,14 @@ def whole_run(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
             seen = {one.code for one in found}
             new = [one for one in light.diagnoses if one.code not in seen]
             found += [_at(f"At {load(light)}, the lightest load", one) for one in new]
-    beaten = [level for level in told if level.diagnoses[0].code == "client"]
+    beaten = [level for level in told if not _kept_up(level)]
     if beaten:
         found.append(_at(f"At {', '.join(load(level) for level in beaten)}", beaten[-1].diagnoses[0]))
     return tuple(found)
+
+
+def _kept_up(level: Level) -> bool:
+    return level.diagnoses[0].code != "client"
 
 
 def decoding(level: Level) -> float | None:

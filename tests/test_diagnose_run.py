@@ -56,6 +56,17 @@ def _unknown(level: Level) -> Diagnosis:
     return msgspec.structs.replace(level.diagnoses[0], code="unknown")
 
 
+def test_a_load_that_was_measured_again_is_one_load_and_the_kept_up_level_speaks() -> None:
+    (level,) = run(LLAMA, 4, hardware=True)
+    beaten = msgspec.structs.replace(
+        level, diagnoses=(msgspec.structs.replace(level.diagnoses[0], code="client"), *level.diagnoses)
+    )
+    again = msgspec.structs.replace(level, level=1)
+    for levels in ([level, beaten], [beaten, level], [level, again], [level, beaten, again]):
+        assert whole_run(levels) == level.diagnoses
+    assert whole_run([beaten, beaten]) == beaten.diagnoses
+
+
 def test_a_server_that_takes_all_has_no_limit() -> None:
     said = whole_run(run(LLAMA, 1, 2, 4, metrics=True, hardware=True))
     assert [one.code for one in said] == ["decode-bound"]

@@ -90,10 +90,14 @@ async def test_a_run_writes_every_request_of_every_level() -> None:
     assert outcome == Outcome(Path("out"), interrupted=False)
     rows = lines(outcome.directory, "requests.jsonl")
     assert [(row["level"], row["phase"]) for row in rows].count((0, "warmup")) == 1
-    assert [(row["level"], row["phase"]) for row in rows].count((1, "warmup")) == 3
+    warmed_up = [(row["level"], row["phase"]) for row in rows].count((1, "warmup"))
+    assert warmed_up >= 3  # more, where a slot starts so late that another has its second turn before
     assert [row["phase"] for row in rows].count("measure") == 12
     assert {row["status"] for row in rows} == {"ok"}
-    assert {(row["level"], row["index"]) for row in rows} == {(0, i) for i in range(7)} | {(1, i) for i in range(9)}
+    of_each_level = ((0, 1 + 6), (1, warmed_up + 6))
+    assert {(row["level"], row["index"]) for row in rows} == {
+        (n, i) for n, count in of_each_level for i in range(count)
+    }
     assert len(told.rows) == len(rows)
     ends = lines(outcome.directory, "levels.jsonl")
     assert [(end["level"], end["ended_by"]) for end in ends] == [(0, "requests"), (1, "requests")]
@@ -106,16 +110,17 @@ async def test_a_run_writes_every_request_of_every_level() -> None:
 
 @on_uvloop
 async def test_prompts_are_as_long_as_wanted_and_never_twice_alike() -> None:
-    api = Api()
+    api, count = Api(), 0
     for out in ("a", "b"):
         outcome = await run_against(api, concurrency="1,3", out=Path(out))
         rows = lines(outcome.directory, "requests.jsonl")
+        count += len(rows)
         assert all(row["prompt_tokens"] == row["want_input_tokens"] for row in rows)
         assert len({row["want_input_tokens"] for row in rows}) > 5
         assert all(row["output_tokens"] == row["want_output_tokens"] == 4 for row in rows)
     prompts = [fields["messages"][0]["content"] for fields in api.asked()]
     load = [prompt for prompt in prompts if len(prompt.split()) < 60 and prompt.split()[0] == "The" and " " in prompt]
-    assert len(load) == len(set(load)) == 32
+    assert len(load) == len(set(load)) == count >= 32
 
 
 @on_uvloop
