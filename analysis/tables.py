@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import curve, laws, measured, quantiles
+from analysis.diagnosis import PREFILL_ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -273,8 +274,12 @@ def _heavy(workload: str, lightest: Level) -> str:
 def _where(name: str, phases: Phases | None) -> str:
     if phases is None:
         return ""
-    share = phases.prefill_share if phases.heavy == "prefill" else 1 - phases.prefill_share
-    return f"{name}: {phases.heavy}-heavy, {100 * share:.0f} % of the time in {phases.heavy}"
+    prefill, decode = 100 * phases.prefill_share, 100 * (1 - phases.prefill_share)
+    if phases.heavy == "prefill":
+        return f"{name}: prefill-heavy, {prefill:.0f} % of the time in prefill"
+    if phases.prefill_share < PREFILL_ALONE:
+        return f"{name}: decode-heavy, {decode:.0f} % of the time in decode"
+    return f"{name}: {decode:.0f} % of the time in decode, {prefill:.0f} % in prefill"
 
 
 def _footnote(levels: tuple[Level, ...]) -> str:

@@ -247,7 +247,7 @@ def test_what_it_rests_on_and_what_to_change() -> None:
         ("overhead", "More bandwidth, more FLOPs or fewer bits would change little"),
         ("long prompts among short ones", "More memory bandwidth does nothing"),
         ("a slow proxy", "A faster GPU or a setting of the engine would change none of it"),
-        ("a client that reads late", "Nothing changed on the server would show"),
+        ("a client that reads late", "nothing changed on the server would show"),
     ],
 )
 def test_it_says_which_lever_does_nothing(name: str, nothing: str) -> None:

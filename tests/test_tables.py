@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from analysis import hardware, server, summary, tables
+from analysis import hardware, parts, server, summary, tables
 from tests import fakes_run as fakes
 
 GOLDEN = Path(__file__).parent / "golden" / "table.txt"
@@ -106,10 +106,24 @@ def test_large_numbers_fit_80_columns_or_fold_but_are_never_cut(tmp_path: Path) 
         assert number in text
 
 
+@pytest.mark.parametrize(
+    ("prefill", "said"),
+    [
+        (0.1, "decode-heavy, 90 % of the time in decode"),
+        (0.3, "70 % of the time in decode, 30 % in prefill"),  # no name that a diagnosis would contradict
+        (0.7, "prefill-heavy, 70 % of the time in prefill"),
+    ],
+)
+def test_what_the_workload_is_heavy_in(prefill: float, said: str) -> None:
+    phases = parts.Phases(prefill_share=prefill, heavy="prefill" if prefill > 0.5 else "decode")
+    assert tables._where("chat", phases) == f"chat: {said}"
+
+
 def test_a_mix_has_a_line_for_each_class(tmp_path: Path) -> None:
     head = fakes.header(workload={"name": "both"}, levels=[{"level": 0, "concurrency": 6}])
     text = shown(summary.summarize(fakes.write(tmp_path, fakes.mix(), [], head)), width=300)
-    assert "both: prefill-heavy, 70 % of the time in prefill; chat: decode-heavy, 64 % of the time in decode;" in text
+    assert "both: prefill-heavy, 70 % of the time in prefill; " in text
+    assert "; chat: 64 % of the time in decode, 36 % in prefill;" in text
     assert "(at concurrency 6, the lightest valid load; TTFT taken as prefill)" in text
     lines = [line.split() for line in text.splitlines()]
     assert [line[:2] for line in lines if line and line[0] in ("6", "chat", "rag")] == [

@@ -20,6 +20,7 @@ app = App(
     loadgen slo localhost:8000 --slo "ttft p99 < 500ms" --concurrency 16
     loadgen run localhost:8000 --json --quiet | jq '.levels[].ttft_ms.p50'
     loadgen report runs/NAME
+    loadgen floors llama-3.1-8b@h100 --dtype bf16
 """,
     help_format="plaintext",
     version_flags=["--version"],
