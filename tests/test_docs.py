@@ -4,14 +4,17 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from analysis.diagnosis import Code
 from loadgen.cli.app import app
 from workloads import workload
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+WHY = (ROOT / "docs/why.md").read_text()
 WORKLOADS = (ROOT / "docs/workloads.md").read_text()
 
 
@@ -34,6 +37,10 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def test_every_preset_is_documented() -> None:
     assert set(workload.presets()) <= in_first_column(README)
+
+
+def test_every_diagnosis_is_documented_with_its_lever() -> None:
+    assert in_first_column(WHY.partition("| diagnosis |")[2]) == {*get_args(Code)}
 
 
 def test_every_key_of_a_workload_file_is_documented_and_no_other() -> None:
