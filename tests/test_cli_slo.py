@@ -56,16 +56,18 @@ def slo(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 # Exit codes
 
 
+# On a busy machine latencies come in bursts, and many of them are worth a few: these terms are about none.
+
+
 def test_pass_is_0(slo: Callable[..., Said]) -> None:
-    # Of a p50: on a busy machine latencies come in bursts, and many are worth a few.
-    code, said, err = slo("--slo", "ttft p50 < 30s", "--budget", "10s")
+    code, said, err = slo("--slo", "error_rate < 50%", "--budget", "10s")
     assert (code, said["answer"]["verdict"], said["curve"]["holds"]) == (0, "PASS", 4.0)
     assert "passes with 7 independent requests at least" in err
     assert "PASS: the SLO holds at 4 at once" in err
 
 
 def test_fail_is_1(slo: Callable[..., Said]) -> None:
-    code, said, _ = slo("--slo", "ttft p95 < 0.001ms", "--budget", "6s")
+    code, said, _ = slo("--slo", "throughput > 1000000", "--budget", "6s")
     assert (code, said["answer"]["verdict"], said["curve"]["fails"]) == (1, "FAIL", 4.0)
 
 
@@ -137,7 +139,7 @@ def test_an_interrupt_is_130_and_keeps_what_was_measured(
 
 def test_a_search_over_real_http(slo: Callable[..., Said]) -> None:
     load = ["--find", "concurrency", "--concurrency", "1..2", *LOAD[2:]]
-    code, said, err = slo("--slo", "ttft p50 < 30s", "--budget", "60s", load=load)
+    code, said, err = slo("--slo", "error_rate < 50%", "--budget", "60s", load=load)
     assert (code, said["seeks"], said["answer"]["found"]["holds"]) == (0, "concurrency", 2.0)
     assert "PASS: the SLO holds up to 2 at once, the largest load asked for" in err
     assert {level["concurrency"] for level in said["levels"]} == {1, 2}
