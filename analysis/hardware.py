@@ -7,6 +7,7 @@ GPU is a name of the catalogue, or any with its memory and bandwidth.
 import math
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,7 @@ def parse(text: str) -> Hardware:
     given: dict[str, Any] = {}
     shape: dict[str, Any] = {}
     rates: dict[str, str] = {}
-    accepted = (*_VALUES, *_SHAPE, *DEVICE)
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or key not in accepted:
-            raise ValueError(f"{text!r}: {setting!r} is no setting; accepted: {'=, '.join(accepted)}=")
-        if key in given or key in shape or key in rates:
-            raise ValueError(f"{text!r}: {key} is given twice")
+    for key, value in pairs(repr(text), settings, (*_VALUES, *_SHAPE, *DEVICE)):
         if key in _VALUES:
             given[key] = _VALUES[key](value)
         elif key in DEVICE:
@@ -199,31 +194,26 @@ def parse(text: str) -> Hardware:
             "that of the catalogue or of its file"
         )
     found = Described(by_hand(model_name, **shape), None) if shape else described(model_name)
-    return made(found.model, device(gpu_name, rates), **{"dtype": found.dtype, **given})
-
-
-def made(
-    model: Model,
-    gpu: Gpu,
-    *,
-    dtype: str | None = None,
-    kv_cache_dtype: str = "bf16",
-    gpus: int = 1,
-    gpu_memory_utilization: float = 0.9,
-) -> Hardware:
-    """Raises ValueError where there is no precision: 7 billion parameters are 28, 14, 7 or 3.5 GB."""
-    if dtype is None:
+    on, dtype = device(gpu_name, rates), given.pop("dtype", found.dtype)
+    if dtype is None:  # 7 billion parameters are 28, 14, 7 or 3.5 GB
         raise ValueError(
-            f"{model.name}: a model has no size in bytes without a precision: give dtype= ({', '.join(DTYPE_BYTES)})"
+            f"{found.model.name}: a model has no size in bytes without a precision: give dtype= "
+            f"({', '.join(DTYPE_BYTES)})"
         )
-    return Hardware(
-        model=model,
-        gpu=gpu,
-        dtype=dtype,
-        kv_cache_dtype=kv_cache_dtype,
-        gpus=gpus,
-        gpu_memory_utilization=gpu_memory_utilization,
-    )
+    return Hardware(model=found.model, gpu=on, dtype=dtype, **given)
+
+
+def pairs(where: str, settings: Iterable[str], accepted: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Key and value of each `key=value`. Raises ValueError, one line, for a key that is not accepted, or again."""
+    seen = set()
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or key not in accepted:
+            raise ValueError(f"{where}: {setting.strip()!r} is no setting; accepted: {'=, '.join(accepted)}=")
+        if key in seen:
+            raise ValueError(f"{where}: {key} is given twice")
+        seen.add(key)
+        yield key, value
 
 
 def _dtype(text: str) -> str:

@@ -88,14 +88,12 @@ def _p99(spread: Distribution) -> str:
 
 
 def _table(run: Summary) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     leaving = any(level.requests.left for level in run.levels)
     heads = (
         _load_head(run.levels), "ok/failed\n/left" if leaving else "ok/\nfailed", "output\ntok/s", "tok/s\n/user",
         "TTFT ms\np50", "\np99", "ITL ms\np50", "\np99", "E2E ms\np50", "",
     )  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="right", overflow="fold")
+    table = _grid(heads)
     for level in run.levels:
         invalid = level.validity == "INVALID"
         cells = (
@@ -116,15 +114,21 @@ def _table(run: Summary) -> Table:
     return table
 
 
+def _grid(heads: Sequence[str]) -> Table:
+    """Empty, of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    for head in heads:
+        table.add_column(head, justify="right", overflow="fold")
+    return table
+
+
 def _server(run: Summary) -> Table:
     """Of each level what the server's own metrics say; its TTFT beside the client's, from sent."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     heads = (
         _load_head(run.levels), "running\nmean", "\nmax", "waiting\nmean", "\nmax", "KV use %\nmean", "\nmax",
         "pre-\nempted", "prefix\nhits %", "TTFT ms\nserver", "\nclient",
     )  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="right", overflow="fold")
+    table = _grid(heads)
     for level in run.levels:
         if (said := level.server) is not None:
             cells = (
@@ -149,13 +153,11 @@ _FLOORS = (
 
 def _floors(run: Summary) -> Table:
     """Of each level what the hardware allows, beside what was measured."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     heads = (
         _load_head(run.levels), "in de-\ncode", "tokens\neach", "weights\nGB/step", "KV\nGB/step", "token ms\nfloor",
         "\ntook", "\n%", "TTFT ms\nfloor", "\ntook", "\n%",
     )  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="right", overflow="fold")
+    table = _grid(heads)
     for level in run.levels:
         if (found := level.floors) is not None:
             cells = (

@@ -6,7 +6,7 @@ import msgspec
 
 from analysis import floors
 from analysis.catalog.facts import Gpu, Model, model
-from analysis.hardware import DEVICE, DTYPE_BYTES, Hardware, device
+from analysis.hardware import DEVICE, DTYPE_BYTES, Hardware, device, pairs
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,13 +106,7 @@ def parse(text: str) -> Spec:
         raise ValueError(f"simulated engine {text!r}: expected MODEL@GPU[,key=value...], such as llama-3.1-8b@h100")
     options: dict[str, int | float | str | bool] = {}
     rates: dict[str, str] = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or key not in (*KEYS, *DEVICE):
-            accepted = "=, ".join((*KEYS, *DEVICE))
-            raise ValueError(f"simulated engine: {setting.strip()!r} is no setting; accepted: {accepted}=")
-        if key in options or key in rates:
-            raise ValueError(f"simulated engine: {key} is given twice")
+    for key, value in pairs("simulated engine", settings, (*KEYS, *DEVICE)):
         if key in DEVICE:
             rates[key] = value
         else:
