@@ -19,7 +19,7 @@ import math
 from typing import TYPE_CHECKING
 
 from analysis import metrics, phases, quantiles
-from analysis.diagnosis import Diagnosis, ms, share, times
+from analysis.diagnosis import PLACES, PLACES_UNLESS, Diagnosis, ms, places, share, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,13 +184,13 @@ def _kv_limited(evidence: Evidence, spent: Times, wait: float) -> Diagnosis:
 
 def _queueing(evidence: Evidence, spent: Times, seen: Streams, wait: float) -> Diagnosis:
     server, unless = evidence.server, ""
-    lever = "Raise max_num_seqs (`loadgen tune` finds the best), or add a replica."
+    lever = PLACES
     use = None if server is None or server.kv_use is None else server.kv_use.max
     if spent.queue is not None and server is not None and server.running is not None and server.waiting is not None:
-        places = server.running.max
-        said = f"{server.running.mean:.3g} run (at most {places:.0f}) and {server.waiting.mean:.3g} wait"
+        most = server.running.max
+        said = f"{server.running.mean:.3g} run (at most {most:.0f}) and {server.waiting.mean:.3g} wait"
     else:
-        places = seen.decoding_high
+        most = seen.decoding_high
         before = "" if spent.in_flight is None else f" of {spent.in_flight:.3g} in flight"
         said = f"{seen.decoding:.3g}{before} decode at once, and always about as many"
     if use is not None:
@@ -202,10 +202,10 @@ def _queueing(evidence: Evidence, spent: Times, seen: Streams, wait: float) -> D
         lever += " --metrics tells whether the KV cache is full: then raising it does nothing."
     else:
         unless = ", unless its KV cache is full"
-        lever += " --metrics or --hardware tells whether the KV cache is full: then raising it does nothing."
+        lever = PLACES_UNLESS
     return Diagnosis(
         code="queueing",
-        words=f"Requests wait for a place: the server runs about {places:.0f} at once and lets no more in{unless}.",
+        words=places(most, unless),
         evidence=f"{said}; {ms(wait)} of {ms(spent.e2e)} in the queue",
         lever=lever,
     )

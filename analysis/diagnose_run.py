@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from analysis.diagnosis import Diagnosis, ms
+from analysis.diagnosis import PLACES_UNLESS, Diagnosis, ms, places
 from analysis.measured import asked, load
 
 if TYPE_CHECKING:
@@ -81,14 +81,12 @@ def _limit(levels: Sequence[Level]) -> tuple[Diagnosis, ...]:
     if known is not None:
         known = msgspec.structs.replace(known, evidence=f"{known.evidence}; {said}")
     else:
-        places = max(decoding(level) or 0.0 for level in same)
+        most = max(decoding(level) or 0.0 for level in same)
         known = Diagnosis(
             code="queueing",
-            words=f"Requests wait for a place: the server runs about {places:.0f} at once and lets no more in, unless "
-            "its KV cache is full.",
+            words=places(most, ", unless its KV cache is full"),
             evidence=said,
-            lever="Raise max_num_seqs (`loadgen tune` finds the best), or add a replica. --metrics or --hardware tells "
-            "whether the KV cache is full: then raising it does nothing.",
+            lever=PLACES_UNLESS,
         )
     return known, *(one for one in own if one.code not in ("queueing", "unknown"))
 

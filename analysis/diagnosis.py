@@ -138,6 +138,15 @@ def _load(evidence: Evidence) -> float | None:
     return flow.requests_per_s * max(0.0, held.ttft_floor_ms - (held.itl_floor_ms or 0.0)) / 1e3
 
 
+PLACES = "Raise max_num_seqs (`loadgen tune` finds the best), or add a replica."
+PLACES_UNLESS = f"{PLACES} --metrics or --hardware tells whether the KV cache is full: then raising it does nothing."
+
+
+def places(count: float, unless: str) -> str:
+    """What a queue for a place is; `unless` it is something else."""
+    return f"Requests wait for a place: the server runs about {count:.0f} at once and lets no more in{unless}."
+
+
 def ms(value: float) -> str:
     return f"{value:.0f} ms" if value >= 999.5 else f"{value:.3g} ms"
 

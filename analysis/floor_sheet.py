@@ -202,8 +202,7 @@ def dumps(made: Sheet) -> str:
 
 
 def _live(asked: Question) -> float:
-    """Mean length of a sequence while it decodes."""
-    return asked.input_tokens + asked.output_tokens / 2
+    return floors.live_tokens(asked.input_tokens, asked.output_tokens)
 
 
 def _full(asked: Question) -> float:

@@ -155,13 +155,18 @@ def break_even_batch(hardware: Hardware) -> float | None:
     return ops_per_byte * DTYPE_BYTES[hardware.dtype] / 2 * model.params_b / model.active_params_b
 
 
+def live_tokens(prompt_tokens: float, output_tokens: float) -> float:
+    """Mean length of a sequence while it decodes, of fixed lengths."""
+    return prompt_tokens + output_tokens / 2
+
+
 def steady_s(hardware: Hardware, batch: float, prompt_tokens: float, output_tokens: float) -> float:
     """Least mean time a token where each of `batch` sequences that ends is followed by a new prompt.
 
     A decode step then has `batch / output` prompts to compute beside it, which can hide behind its reading, and its
     sequences have the mean live length, `prompt + output / 2`.
     """
-    context = prompt_tokens + output_tokens / 2
+    context = live_tokens(prompt_tokens, output_tokens)
     read_s, compute = sum(decode_bytes(hardware, batch, context)) / bytes_per_s(hardware), flops_per_s(hardware)
     if compute is None:
         return read_s
@@ -176,7 +181,7 @@ def saturating_batch(hardware: Hardware, prompt_tokens: float, output_tokens: fl
     compute = flops_per_s(hardware)
     if compute is None:
         return None
-    live_bytes = kv_bytes(hardware.model, prompt_tokens + output_tokens / 2, hardware.kv_cache_dtype) or 0.0
+    live_bytes = kv_bytes(hardware.model, live_tokens(prompt_tokens, output_tokens), hardware.kv_cache_dtype) or 0.0
     flops = _steady_flops(hardware.model, prompt_tokens, output_tokens)
     left_s = flops / compute - live_bytes / bytes_per_s(hardware)
     weights_s = weight_bytes(hardware.model, hardware.dtype) / bytes_per_s(hardware)
@@ -185,7 +190,7 @@ def saturating_batch(hardware: Hardware, prompt_tokens: float, output_tokens: fl
 
 def _steady_flops(model: Model, prompt_tokens: float, output_tokens: float) -> float:
     """FLOPs of one output token, with its share of the prompt."""
-    context = prompt_tokens + output_tokens / 2
+    context = live_tokens(prompt_tokens, output_tokens)
     decode = decode_flops(model, 1) + attention_flops(model, context + 1, context)
     return decode + prefill_flops(model, prompt_tokens) / output_tokens
 

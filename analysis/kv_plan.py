@@ -78,7 +78,7 @@ def plan(hardware: Hardware, input_tokens: int, output_tokens: int, asked: Seque
     """`asked` are SLO terms and presets. Raises ValueError for one that is neither."""
     terms = slo.terms(asked)
     itl_ms, ttft_ms = _limit(terms, ("itl", "tpot")), _limit(terms, ("ttft", "ttft_sent", "ttfat"))
-    live = input_tokens + output_tokens / 2
+    live = floors.live_tokens(input_tokens, output_tokens)
     memory = floors.sequences(hardware, live)
     saturating = floors.saturating_batch(hardware, input_tokens, output_tokens)
     knee = None if saturating is None else max(1, math.ceil(saturating))

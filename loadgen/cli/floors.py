@@ -133,6 +133,7 @@ def _hardware(text: str, options: FloorOptions) -> "Hardware":
 def _question(options: FloorOptions) -> "Question":
     """Raises ValueError."""
     from analysis.floor_sheet import Question
+    from analysis.floors import live_tokens
 
     for flag_name, value, most in (
         ("input", options.input, _MOST_TOKENS),
@@ -146,7 +147,7 @@ def _question(options: FloorOptions) -> "Question":
         input_tokens=options.input,
         output_tokens=options.output,
         batch=options.batch,
-        context_tokens=options.input + options.output / 2 if options.context is None else options.context,
+        context_tokens=live_tokens(options.input, options.output) if options.context is None else options.context,
         speculate=_speculate(options),
         plan=options.plan or bool(options.slo),
         slo=options.slo,
