@@ -6,7 +6,8 @@ A server in C on the last core knows when it wrote every token. On the first cor
 so many streams of it going: loadgen, plain httpx and plain aiohttp clients (peers.py), and floor_client.c, which reads
 and does nothing else. Each client has a fresh server.
 
-TTFT    measured: from sending to the first token's stamp; true: from the server's read of it to the first token's write
+TTFT    measured: from sending to the first token's stamp; true: from its arrival at the server's socket, by the
+        kernel's stamp, to the first token's write
 error   of a token's stamp against its write. The way through the kernel is in it; loadgen's rows are in whole us, cut
         off, so that its stamps may come out up to 2 us early
 CPU     of the client between the load's start and end, over all tokens it stamped
@@ -49,7 +50,7 @@ OTHER_S = 20.0  # what loadgen may take besides the load: start, preflight, plot
 class Written(msgspec.Struct, frozen=True):
     """One request as the server saw it."""
 
-    read_ns: int
+    arrived_ns: int
     times_ns: list[int]
 
 
@@ -83,8 +84,8 @@ def parse_truth(text: str) -> dict[str, Written]:
     truth = {}
     for line in text.splitlines():
         key, _, times = line.rpartition("\t")
-        read_ns, *times_ns = map(int, times.split())
-        truth[key] = Written(read_ns, times_ns)
+        arrived_ns, *times_ns = map(int, times.split())
+        truth[key] = Written(arrived_ns, times_ns)
     return truth
 
 
@@ -128,7 +129,7 @@ def figures(
         requests=len(pairs),
         missing=len(measured) - len(pairs),
         ttft_ms=spread([one.stamps_ns[0] - one.sent_ns for one, _ in pairs]),
-        true_ttft_ms=spread([written.times_ns[0] - written.read_ns for _, written in pairs]),
+        true_ttft_ms=spread([written.times_ns[0] - written.arrived_ns for _, written in pairs]),
         itl_p99_ms=gaps_p99(stamps),
         true_itl_p99_ms=gaps_p99(times),
         error_ms=spread((np.array(stamps) - np.array(times)).ravel()),

@@ -74,7 +74,7 @@ def measure(bench: Bench, rate_per_s: float, seconds: float, arrivals: str) -> P
         command: list[str | Path] = [sys.executable, "-m", "loadgen.cli.app", "run", f"127.0.0.1:{port}", *load.split()]
         command += ["--input", str(PROMPT_TOKENS), "--output", str(TOKENS), "--out", out, "--quiet", "--json"]
         summary = run_client(bench, command, 2 * seconds + OTHER_S, fine=(0, 4, 130))
-        reads_ns = [one.read_ns for one in fetch_truth(port).values()]
+        reads_ns = [one.arrived_ns for one in fetch_truth(port).values()]
     header = msgspec.json.decode((out / "run.json").read_bytes(), type=Header)
     since_epoch = datetime.fromisoformat(header.started_at) - datetime(1970, 1, 1, tzinfo=UTC)
     rows = [msgspec.json.decode(line, type=Row) for line in (out / "requests.jsonl").read_bytes().splitlines()]
