@@ -22,7 +22,7 @@ import httpx
 
 from loadgen.arrivals import Arrivals, Said
 from loadgen.clock import wall_ns
-from loadgen.reader import Reader
+from loadgen.reader import Read, Reader
 from loadgen.tls import Tls
 
 SO_TIMESTAMPNS = 35  # Linux; Python has no name for it
@@ -82,8 +82,9 @@ class Connection:
         self._reusable = False
         self._served = False  # an answer before this one
         self._stamp_ns = 0
+        self._lost_by: OSError | None = None  # what the system said when it was last read
         self.closed = False
-        self._reader.add(self._fd, self._on_readable)
+        self._reader.add(self._fd, self._read, self._take)
 
     def send(self, message: bytes, arrivals: Arrivals) -> None:
         """Begin one request: `message` is its head and body. The response goes to `arrivals`."""
@@ -99,7 +100,7 @@ class Connection:
 
     def still_idle(self) -> bool:
         """Whether nothing has come since the last answer; an end, or bytes that nobody asked for, close it."""
-        self._on_readable()
+        self._read_now()
         return not self.closed
 
     def close(self) -> None:
@@ -144,35 +145,54 @@ class Connection:
             self._loop.remove_writer(self._fd)
 
     def _fail_unless_answered(self, error: OSError) -> None:
-        if not self.closed:
-            self._on_readable()
+        self._reader.take_all()
+        self._read_now()
         if not self.closed and self._arrivals is not None and not self._headers_complete:
             self._lost(error)
 
-    def _on_readable(self) -> None:
+    def _read_now(self) -> None:
+        if not self.closed and (read := self._read()) is not None:
+            self._take(read)
+
+    def _read(self) -> Read | None:
         try:
             data, control, _, _ = self._recvmsg(SMALL_READ_BYTES, _CONTROL_BYTES)
             if len(data) == SMALL_READ_BYTES:
                 data, control = self._with_the_rest(data, control)
         except (BlockingIOError, InterruptedError):
-            return
+            return None
         except OSError as error:
-            self._lost(error)
-            return
+            self._lost_by = error.with_traceback(None)  # which holds this frame, which holds this connection
+            return wall_ns(), None, b""
         read_ns = wall_ns()
+        if not control:
+            return read_ns, None, data
+        seconds, nanoseconds = _unpack(control[0][2])  # the one option asked for
+        return read_ns, seconds * 1_000_000_000 + nanoseconds, data
+
+    def _with_the_rest(self, data: bytes, control: _Control) -> tuple[bytes, _Control]:
+        """As one read: cut short, it would have the stamp of a segment whose events it does not hold."""
+        try:
+            more, its_control, _, _ = self._recvmsg(READ_BYTES, _CONTROL_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return data, control
+        except OSError as error:  # the system says it only once, and gives an empty read after it
+            self._lost_by = error.with_traceback(None)
+            return data, control
+        return (data + more, its_control) if more else (data, control)
+
+    def _take(self, read: Read) -> None:
+        read_ns, stamp_ns, data = read
         arrivals = self._arrivals
         if not data or arrivals is None:
             self._on_silent_side(read_ns, data)
             return
         arrivals.last_ns = read_ns
-        if control:  # the one option asked for
-            seconds, nanoseconds = _unpack(control[0][2])
-            stamp_ns = seconds * 1_000_000_000 + nanoseconds
-            if read_ns - stamp_ns > arrivals.read_lag_ns:
-                arrivals.read_lag_ns = read_ns - stamp_ns
-        else:
+        if stamp_ns is None:
             stamp_ns = read_ns
             arrivals.unstamped_reads += 1
+        elif read_ns - stamp_ns > arrivals.read_lag_ns:
+            arrivals.read_lag_ns = read_ns - stamp_ns
         try:
             if self._tls is not None and not (data := self._decrypted(stamp_ns, data)):
                 return
@@ -195,22 +215,11 @@ class Connection:
             arrivals.fault = fault
             arrivals.finish(read_ns)
 
-    def _with_the_rest(self, data: bytes, control: _Control) -> tuple[bytes, _Control]:
-        """As one read: cut short, it would have the stamp of a segment whose events it does not hold."""
-        try:
-            more, its_control, _, _ = self._recvmsg(READ_BYTES, _CONTROL_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return data, control
-        except OSError as error:  # the system says it only once
-            self._loop.call_soon(self._lost, error)
-            return data, control
-        return (data + more, its_control) if more else (data, control)
-
     def _on_silent_side(self, read_ns: int, data: bytes) -> None:
         """The end of the connection, or bytes while no answer is awaited: TLS's own, or such as nobody asked for."""
         self._stamp_ns = read_ns
         if not data or self._tls is None or self._decrypted(read_ns, data):
-            self._lost(None)
+            self._lost()
 
     def _decrypted(self, stamp_ns: int, data: bytes) -> bytes:
         assert self._tls is not None
@@ -223,7 +232,7 @@ class Connection:
         if ended:  # what came with the end is parsed first
             if data and self._arrivals is not None:
                 self._parse(stamp_ns, data, self._arrivals)
-            self._lost(None)
+            self._lost()
             return b""
         return data
 
@@ -231,7 +240,7 @@ class Connection:
         """Body bytes are fed to the arrivals, and the answer may turn out to have ended."""
         self._stamp_ns = stamp_ns
         if not self._headers_complete and self._served and stamp_ns < arrivals.sent_ns:
-            self._lost(None)  # it came after the last answer, and is none to this one
+            self._lost()  # it came after the last answer, and is none to this one
             return
         self._head_bytes += len(data)
         failure: httpx.RemoteProtocolError | None = None
@@ -282,7 +291,8 @@ class Connection:
             self.close()
         arrivals.finish(self._stamp_ns, error)
 
-    def _lost(self, error: OSError | None) -> None:
+    def _lost(self, error: OSError | None = None) -> None:
+        error = error or self._lost_by
         arrivals = self._arrivals
         self._arrivals = None
         self.close()

@@ -1,16 +1,31 @@
-"""Calls those whose sockets have something to read.
+"""Reads the sockets that have something, and hands on what they held.
+
+    read    every socket that has something, once, however much it holds: no stream keeps the others waiting
+    take    what was read, in its order, for as long as a slice; then the sockets are looked at again
+
+Reading comes first. The kernel has stamped what a socket holds, so nothing is measured later for being taken later; but
+a socket that is not read before the stream's next token comes gives both of them the stamp of the second. A read costs
+a fraction of what its taking does: a core that is too slow for both, for a while, still reads in time.
 
 A loop that wakes for every token of hundreds of streams spends more on waking than on reading. From `MANY` sockets on,
-all that are ready are read together, about once a millisecond. The kernel has stamped what they hold, so nothing is
-measured later for it; where the kernel does not stamp, each is read at once.
+all that are ready are read together, about once a millisecond. Where the kernel does not stamp, each is read at once.
 """
 
 import asyncio
 import select
+from collections import deque
 from collections.abc import Callable
 
+from loadgen.clock import mono_ns
+
 MANY = 200
+MOST_UNTAKEN = 10_000  # reads; a tenth of a second's work. Behind by more, taking keeps pace with reading
 _PAUSE_S = 0.001  # the loop's timers know no less
+_SLICE_NS = 1_000_000
+_A_FEW = 16  # taken between two looks at the clock
+
+Read = tuple[int, int | None, bytes]  # when it was read; the stamp, where there is one; the bytes, none at the end
+_Source = tuple[Callable[[], Read | None], Callable[[Read], None]]
 
 
 class Reader:
@@ -19,45 +34,75 @@ class Reader:
     def __init__(self, stamped: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._stamped = stamped
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._sources: dict[int, _Source] = {}
+        self._untaken: deque[tuple[int, _Source, Read]] = deque()
         self._epoll = select.epoll()
-        self._pause: asyncio.TimerHandle | None = None
-        self._loop.add_reader(self._epoll.fileno(), self._read)
+        self._next: asyncio.Handle | None = None  # turn; None: the loop waits for a socket
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
 
-    def add(self, file: int, callback: Callable[[], None]) -> None:
-        self._callbacks[file] = callback
+    def add(self, file: int, read: Callable[[], Read | None], take: Callable[[Read], None]) -> None:
+        """`read` is called when there is something, and does not wait; `take` gets what it returned, later."""
+        self._sources[file] = read, take
         self._epoll.register(file, select.EPOLLIN)
 
     def remove(self, file: int) -> None:
-        """Before the file is closed."""
-        del self._callbacks[file]
+        """Before the file is closed. What it held and was not taken is dropped."""
+        del self._sources[file]
         self._epoll.unregister(file)
 
+    def take_all(self) -> None:
+        """What was read, and not what the sockets hold."""
+        self._take(len(self._untaken))
+
     def close(self) -> None:
-        if self._pause is None:
+        if self._next is None:
             self._loop.remove_reader(self._epoll.fileno())
         else:
-            self._pause.cancel()
+            self._next.cancel()
+        self._untaken.clear()
         self._epoll.close()
 
-    def _read(self) -> None:
-        if self._stamped and len(self._callbacks) >= MANY:
-            self._loop.remove_reader(self._epoll.fileno())
-            self._read_together()
+    def _turn(self) -> None:
+        found = 0
+        try:
+            found = self._read_ready()
+            self._take_some()
+        finally:  # one that raises does not stop the others
+            self._plan(found)
+
+    def _plan(self, found: int) -> None:
+        """The next turn: at once, after a pause, or when a socket has something."""
+        waits = self._next is None
+        if self._untaken:
+            self._next = self._loop.call_soon(self._turn)
+        elif found and self._stamped and len(self._sources) >= MANY:
+            self._next = self._loop.call_later(_PAUSE_S, self._turn)
         else:
-            self._call_ready()
+            self._next = None
+        if waits and self._next is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+        elif not waits and self._next is None:
+            self._loop.add_reader(self._epoll.fileno(), self._turn)
 
-    def _read_together(self) -> None:
-        self._pause = self._loop.call_later(_PAUSE_S, self._read_together)
-        if not self._call_ready() or len(self._callbacks) < MANY:  # let the loop wait for the next
-            self._pause.cancel()
-            self._pause = None
-            self._loop.add_reader(self._epoll.fileno(), self._read)
-
-    def _call_ready(self) -> int:
-        """Each is called once, however much its socket holds: no stream keeps the others waiting."""
+    def _read_ready(self) -> int:
         ready = self._epoll.poll(0)
+        sources, untaken = self._sources, self._untaken
         for file, _ in ready:
-            if callback := self._callbacks.get(file):  # else one that was called before has closed it
-                callback()
+            source = sources[file]
+            if (read := source[0]()) is not None:
+                untaken.append((file, source, read))
         return len(ready)
+
+    def _take_some(self) -> None:
+        until_ns = mono_ns() + _SLICE_NS
+        while self._untaken:
+            self._take(_A_FEW)
+            if mono_ns() >= until_ns and len(self._untaken) <= MOST_UNTAKEN:
+                break
+
+    def _take(self, most: int) -> None:
+        sources, untaken = self._sources, self._untaken
+        for _ in range(min(most, len(untaken))):
+            file, source, read = untaken.popleft()
+            if sources.get(file) is source:  # else it was closed meanwhile
+                source[1](read)

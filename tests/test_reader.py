@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen import reader as module
-from loadgen.reader import Reader
+from loadgen.reader import Read, Reader
 from tests.fakes_api import both_loops
 from tests.fakes_client import nothing_leaks
 
@@ -32,7 +33,8 @@ class Group:
         self.near: list[socket.socket] = []
         self.far: list[socket.socket] = []
         self.got = [b""] * size
-        self.calls: list[int] = []  # by whose socket
+        self.calls: list[int] = []  # takes, by whose socket
+        self.steps: list[str] = []  # reads and takes
         self.faults: list[Any] = []  # exceptions that reach the loop
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.faults.append(context["exception"]))
         self.read_bytes = 1000
@@ -42,11 +44,23 @@ class Group:
             near.setblocking(False)
             self.near.append(near)
             self.far.append(far)
-            self.reader.add(near.fileno(), lambda number=number: self._call(number))  # type: ignore[misc]
+            self.join(number)
 
-    def _call(self, number: int) -> None:
+    def join(self, number: int) -> None:
+        read, take = functools.partial(self._read, number), functools.partial(self._take, number)
+        self.reader.add(self.near[number].fileno(), read, take)
+
+    def _read(self, number: int) -> Read | None:
+        self.steps.append(f"read {number}")
+        try:
+            return 0, 0, self.near[number].recv(self.read_bytes)
+        except BlockingIOError:
+            return None
+
+    def _take(self, number: int, read: Read) -> None:
+        self.steps.append(f"take {number}")
         self.calls.append(number)
-        self.got[number] += self.near[number].recv(self.read_bytes)
+        self.got[number] += read[2]
         self.on_call(number)
 
     def write(self, number: int, data: bytes = b"x") -> None:
@@ -57,7 +71,7 @@ class Group:
         self.near[number].close()
 
     def pauses(self) -> bool:
-        return self.reader._pause is not None
+        return self.reader._next is not None
 
     async def turns(self, until: Callable[[], bool] = lambda: False) -> None:
         """Let the loop poll its files a few times."""
@@ -228,3 +242,88 @@ async def test_nobody_is_called_after_the_close(size: int, monkeypatch: pytest.M
     g.calls.clear()
     await asyncio.sleep(0.005)
     assert (g.calls, g.faults) == ([], [])
+
+
+def one_a_turn(monkeypatch: pytest.MonkeyPatch, most_untaken: int = 1000) -> None:
+    """A core so slow that a slice is over with the first thing taken."""
+    monkeypatch.setattr(module, "_SLICE_NS", 0)
+    monkeypatch.setattr(module, "_A_FEW", 1)
+    monkeypatch.setattr(module, "MOST_UNTAKEN", most_untaken)
+
+
+@pytest.mark.parametrize(("size", "stamped"), [(MANY - 1, True), (MANY, True), (MANY, False)])
+@both_loops
+async def test_all_that_are_ready_are_read_before_one_is_taken(size: int, stamped: bool) -> None:
+    with group(size, stamped) as g:
+        for number in range(size):
+            g.write(number)
+        await g.turns(lambda: len(g.calls) == size)
+        assert [step.split()[0] for step in g.steps] == ["read"] * size + ["take"] * size
+
+
+@pytest.mark.parametrize("size", [MANY - 1, MANY])
+@both_loops
+async def test_a_core_behind_with_taking_still_reads_in_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_a_turn(monkeypatch)
+    with group(size) as g:
+        for number in range(1, size):
+            g.write(number)
+        g.on_call = lambda number: g.write(0) if number == 1 else None  # comes while all others wait to be taken
+        await g.turns(lambda: len(g.calls) == size)
+        assert g.steps.index("read 0") < g.steps.index("take 2")
+        assert g.calls == [*range(1, size), 0]
+
+
+@both_loops
+async def test_behind_by_too_much_taking_keeps_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_a_turn(monkeypatch, most_untaken=2)
+    with group(3 * MANY) as g:
+        for number in range(3 * MANY):
+            g.write(number)
+        await g.turns(lambda: bool(g.calls))
+        assert len(g.steps) == 3 * MANY + len(g.calls)
+        assert len(g.calls) == 3 * MANY - 2
+        await g.turns(lambda: len(g.calls) == 3 * MANY)
+        assert g.calls == list(range(3 * MANY))
+
+
+@both_loops
+async def test_what_a_closed_one_held_is_not_taken_by_the_next_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_a_turn(monkeypatch)
+    with group(MANY) as g:
+
+        def replace(number: int) -> None:
+            if number == 0:
+                g.reader.remove(g.near[1].fileno())
+                g.join(1)
+
+        g.on_call = replace
+        for number in (0, 1, 2):
+            g.write(number)
+        await g.turns(lambda: 2 in g.calls)
+        assert g.steps == ["read 0", "read 1", "read 2", "take 0", "take 2"]
+
+
+@both_loops
+async def test_all_that_was_read_is_taken_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_a_turn(monkeypatch)
+    with group(MANY) as g:
+        for number in range(MANY):
+            g.write(number)
+        await g.turns(lambda: bool(g.calls))
+        g.write(0)
+        g.reader.take_all()
+        assert g.calls == list(range(MANY))
+        await g.turns(lambda: len(g.calls) > MANY)
+        assert g.calls[MANY:] == [0]
+
+
+@both_loops
+async def test_what_was_read_is_dropped_by_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_a_turn(monkeypatch)
+    with group(MANY) as g:
+        for number in range(MANY):
+            g.write(number)
+        await g.turns(lambda: bool(g.calls))
+    await asyncio.sleep(0.005)
+    assert (g.calls, g.faults) == ([0], [])
