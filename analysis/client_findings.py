@@ -21,6 +21,7 @@ READ_LAG_SHARE = 0.05  # ... or this share of the median ITL, whichever is more
 CPU_SHARE = 0.8  # of a core, a process
 SEND_LAG_MS = 1.0  # send lag p99 at most this ...
 SEND_LAG_SHARE = 0.01  # ... or this share of the median TTFT, whichever is more
+TURN_LAG_SHARE = 0.05  # ... in the closed loop, where a turn can be due the moment that the answer before has ended
 RATE_SHARE = 0.99  # of the schedule's rate
 GROWTH_SHARE = 0.1  # of the requests that start, over half a window ...
 GROWTH_SIGMAS = 3.0  # ... and so many standard deviations of the difference of two Poisson numbers in flight
@@ -99,18 +100,23 @@ def rate_missed(evidence: Evidence) -> Finding | None:
 
 
 def send_lag(evidence: Evidence) -> Finding | None:
-    """In the open loop. Behind a cap that was reached it is the user's wish, and part of what is measured."""
-    requests = evidence.requests
-    if not evidence.planned.open_loop:
-        return None
-    lag = metrics.send_lag_ms(requests)[requests.measured]
+    """Of what has a schedule to miss: the open loop; in the closed one later turns, whose TTFT holds the lag, which the
+    stamps of what was read in time do not show. Behind a cap that was reached it is the user's wish, and part of what
+    is measured.
+    """
+    requests, open_loop = evidence.requests, evidence.planned.open_loop
+    lag = metrics.send_lag_ms(requests)[requests.measured & (open_loop | (requests.turn > 0))]
     lag = lag[~np.isnan(lag)]
     ttft = metrics.ttft_sent_ms(requests)[evidence.sampled]
-    limit = max(SEND_LAG_MS, SEND_LAG_SHARE * (quantiles.point(ttft, 0.5) or 0.0))
+    share = SEND_LAG_SHARE if open_loop else TURN_LAG_SHARE
+    limit = max(SEND_LAG_MS, share * (quantiles.point(ttft, 0.5) or 0.0))
     p99 = quantiles.point(lag, 0.99)
     if p99 is None or p99 <= limit:
         return None
-    message = f"requests were sent {p99:.3g} ms after they were due (p99; limit {limit:.3g} ms)"
+    what = "requests" if open_loop else "turns of conversations"
+    message = f"{what} were sent {p99:.3g} ms after they were due (p99; limit {limit:.3g} ms)"
+    if not open_loop:
+        return Finding("send-lag", "error", f"{message}, and TTFT holds that: the client fell behind; use --workers")
     if _held_back(evidence):
         return Finding("send-lag", "warning", f"{message}: {_cap(evidence)}, and TTFT holds the wait")
     return Finding("send-lag", "error", f"{message}: the client did not keep the schedule; use --workers")

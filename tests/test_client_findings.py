@@ -113,8 +113,9 @@ def test_send_lag_is_measured_by_the_ttft(lag_us: int, took_us: int, trips: bool
     assert not trips or found["send-lag"].severity == "error"
 
 
-def test_send_lag_is_for_the_open_loop() -> None:
-    assert "send-lag" not in findings([row | {"due_us": row["sent_us"] - 1500} for row in fakes.clean()])
+def test_a_connection_that_takes_long_is_no_send_lag() -> None:
+    late = [row | {"connect_us": row["due_us"] + 100} for row in fakes.open_loop(lag_us=5_000)]
+    assert "send-lag" not in paced(late)
 
 
 def test_waiting_behind_the_cap_is_no_lag_of_the_client() -> None:
@@ -202,6 +203,29 @@ def test_little_in_the_open_loop_finds_lost_rows() -> None:
 
 
 # Conversations in the closed loop
+
+
+def late_turns(lag_us: int, **changes: Any) -> list[dict[str, Any]]:
+    """Sent so long after their users had thought. TTFT is 100 ms."""
+    rows = fakes.conversations(**changes)
+    return [row | {"due_us": row["sent_us"] - (lag_us if row["turn"] else 0)} for row in rows]
+
+
+@pytest.mark.parametrize(("lag_us", "trips"), [(4_900, False), (5_100, True)])
+def test_a_turn_that_is_sent_late_is_a_lag_of_the_client(lag_us: int, trips: bool) -> None:
+    """It counts from when it was due, and other findings are blind to it: reads in time, and slots hardly idle."""
+    found = findings(late_turns(lag_us), levels=[{"level": 0, "concurrency": 4}])
+    assert found.keys() - {"few-samples"} == ({"send-lag"} if trips else set())
+    if trips:
+        assert found["send-lag"].severity == "error"
+        assert (
+            "turns of conversations were sent 5.1 ms after they were due (p99; limit 5 ms)" in found["send-lag"].message
+        )
+
+
+def test_a_closed_loop_without_conversations_has_no_schedule_to_miss() -> None:
+    late = [row | {"due_us": row["sent_us"] - 50_000} for row in fakes.clean()]
+    assert "send-lag" not in findings(late)
 
 
 def test_a_thinking_user_keeps_the_slot() -> None:
