@@ -179,9 +179,10 @@ def little(evidence: Evidence) -> Finding | None:
 
     Between the first and the last measured start every slot is busy, so N has no end effect in the closed loop; a user
     who thinks between two turns keeps the slot, N = X*(R+Z). X*R has end effects: requests in flight at one end of the
-    window and not at the other, up to one residence a slot; X*Z has them too. That share is allowed on top.
-    An error only where the window is long and ended by time, for a slot may run out of requests before, and where the
-    schedule is steady; and not where slots wait on purpose, after a failure or for --max-rps.
+    window and not at the other, up to one residence a slot; X*Z has them too, up to one thought a slot. That share is
+    allowed on top: of thoughts twice their time over all requests, since not every request follows one.
+    An error only where the window is long, where slots had requests until its end, and where the schedule is steady;
+    and not where slots wait on purpose, after a failure or for --max-rps.
     """
     flow = evidence.flow
     if flow is None or not flow.concurrency or flow.residence_s is None:
@@ -193,12 +194,13 @@ def _idle_slots(evidence: Evidence, flow: Flow) -> Finding | None:
     nominal = evidence.planned.concurrency
     if nominal is None or evidence.header.options.get("max_rps") is not None:
         return None
-    allowed = LITTLE + (nominal / flow.ended if flow.thinking else 0)
+    allowed = LITTLE + min(nominal, 2 * flow.thinking) / flow.ended
     if abs(flow.concurrency + flow.thinking - nominal) <= allowed * nominal:
         return None
-    thinking = f" and {flow.thinking:.3g} users thought" if flow.thinking else ""
+    thinking = f" and {flow.thinking:.3g} users thought" if round(flow.thinking, 2) else ""
     message = f"{flow.concurrency:.3g} requests were in flight{thinking}, not {nominal}: slots stood idle"
-    return Finding("little", _severity(evidence, flow), f"{message}, or rows are lost; use --workers or longer outputs")
+    severity = _severity(evidence, flow, users=flow.concurrency + flow.thinking)
+    return Finding("little", severity, f"{message}, or rows are lost; use --workers or longer outputs")
 
 
 def _through(evidence: Evidence, flow: Flow, residence_s: float) -> Finding | None:
@@ -206,14 +208,19 @@ def _through(evidence: Evidence, flow: Flow, residence_s: float) -> Finding | No
     if abs(n - product) <= (LITTLE + n / flow.ended) * n or over_saturated(evidence) is not None:
         return None
     message = f"{n:.3g} in flight, but throughput times latency is {product:.3g}: the level is not steady"
-    return Finding("little", _severity(evidence, flow), f"{message}, or rows are lost; measure longer")
+    severity = _severity(evidence, flow, users=n)
+    return Finding("little", severity, f"{message}, or rows are lost; measure longer")
 
 
-def _severity(evidence: Evidence, flow: Flow) -> Severity:
+def _severity(evidence: Evidence, flow: Flow, users: float) -> Severity:
     """An error only where the law must hold."""
-    ends = ("duration", "schedule", "requests", "enough") if evidence.planned.open_loop else ("duration",)
+    ends = ["duration", "enough"]
+    if evidence.planned.open_loop:
+        ends += ["schedule", "requests"]
+    elif evidence.header.options.get("workers", 1) == 1:  # of several, one can have used up its share before the others
+        ends.append("requests")
     whole = evidence.ended is not None and evidence.ended.ended_by in ends
-    long = flow.ended >= LITTLE_PER_SLOT * flow.concurrency
+    long = flow.ended >= LITTLE_PER_SLOT * users
     failing = bool(evidence.requests.failed.any())
     unsteady = evidence.planned.open_loop and not evidence.steady_schedule
     return "error" if whole and long and not failing and not unsteady else "warning"

@@ -51,7 +51,11 @@ def test_client_cpu(cpu_us: float, trips: bool) -> None:
 def test_little_nominal_concurrency() -> None:
     five = [{"level": 0, "concurrency": fakes.SLOTS + 1}]
     assert findings(fakes.clean(), levels=five)["little"].severity == "error"
-    assert findings(fakes.clean(), fakes.ended(ended_by="requests"), levels=five)["little"].severity == "warning"
+    used_up = fakes.ended(ended_by="requests")
+    assert findings(fakes.clean(), used_up, levels=five)["little"].severity == "error"
+    assert findings(fakes.clean(), used_up, levels=five, options=options(workers=2))["little"].severity == "warning"
+    assert findings(fakes.clean(), fakes.ended(ended_by="enough"), levels=five)["little"].severity == "error"
+    assert findings(fakes.clean(), fakes.ended(ended_by="schedule"), levels=five)["little"].severity == "warning"
     short = fakes.closed_loop(fakes.SLOTS, each=8)
     assert findings(short, levels=five)["little"].severity == "warning"
     assert findings(fakes.with_some(1, **FAILED), levels=five)["little"].severity == "warning"
@@ -226,6 +230,27 @@ def test_a_turn_that_is_sent_late_is_a_lag_of_the_client(lag_us: int, trips: boo
 def test_a_closed_loop_without_conversations_has_no_schedule_to_miss() -> None:
     late = [row | {"due_us": row["sent_us"] - 50_000} for row in fakes.clean()]
     assert "send-lag" not in findings(late)
+
+
+@pytest.mark.parametrize(
+    ("each", "think_us", "end_us", "severity"),
+    [(10, 3_000_000, 21_080_000, None), (4, 10_000_000, 31_400_000, "warning")],
+)
+def test_thoughts_across_the_ends_of_the_window_are_no_idle_slots(
+    each: int, think_us: int, end_us: int, severity: str | None
+) -> None:
+    """Users are thinking where it ends, or it sees few requests of each."""
+    rows = fakes.conversations(each=each, turns=2, think_us=think_us)
+    found = findings([row for row in rows if row["sent_us"] <= end_us], levels=[{"level": 0, "concurrency": 4}])
+    assert (found["little"].severity if "little" in found else None) == severity
+
+
+def test_who_hardly_thinks_excuses_no_idle_slot() -> None:
+    """A tenth stands idle in a window of ten requests a slot."""
+    rows = fakes.conversations(slots=9, each=3, think_us=1)
+    found = findings(rows, levels=[{"level": 0, "concurrency": 10}])["little"]
+    assert found.severity == "error"
+    assert " requests were in flight, not 10: slots stood idle" in found.message
 
 
 def test_a_thinking_user_keeps_the_slot() -> None:
