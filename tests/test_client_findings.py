@@ -123,13 +123,27 @@ def test_a_connection_that_takes_long_is_no_send_lag() -> None:
 
 
 def test_waiting_behind_the_cap_is_no_lag_of_the_client() -> None:
-    late = fakes.open_loop(lag_us=5_000)
-    found = paced(late, cap=4, waited_max=3)["send-lag"]
+    late = fakes.open_loop(lag_us=5_000)  # two are in flight when one is due
+    found = paced(late, cap=2, waited_max=3)["send-lag"]
     assert found.severity == "warning"
-    assert "waited behind --max-concurrency 4 (up to 3 at a time), and TTFT holds the wait" in found.message
-    assert paced(late, cap=4, waited_max=None)["send-lag"].severity == "warning"
-    assert paced(late, cap=4, waited_max=0)["send-lag"].severity == "error"
+    assert "waited behind --max-concurrency 2 (up to 3 at a time), and TTFT holds the wait" in found.message
+    assert paced(late, cap=2, waited_max=None)["send-lag"].severity == "warning"
+    assert paced(late, cap=2, waited_max=0)["send-lag"].severity == "error"
     assert paced(late)["send-lag"].severity == "error"
+
+
+def test_a_cap_that_was_reached_excuses_only_who_found_no_place() -> None:
+    late = fakes.open_loop(lag_us=5_000)
+    found = paced(late, cap=3)["send-lag"]
+    assert found.severity == "error"
+    assert "requests that found a place free were sent 5 ms after they were due" in found.message
+    held = [
+        row | {"events_us": [300_000, 3_000_000], "end_us": 3_000_000} if row["index"] == 300 else row for row in late
+    ]
+    in_time = [row | ({} if 301 <= row["index"] < 330 else {"sent_us": row["due_us"]}) for row in held]
+    assert paced(in_time, cap=3)["send-lag"].severity == "warning"
+    never = [fakes.row(900 + i, None, (), due_us=1, status="cancelled", end_us=None) for i in range(9)]
+    assert paced([*late, *never], cap=3)["send-lag"].severity == "error"
 
 
 def stretched(share: float) -> list[dict[str, Any]]:
