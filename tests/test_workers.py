@@ -95,6 +95,13 @@ def test_three_workers_keep_the_one_schedule_and_the_one_cap(tmp_path: Path) -> 
     assert due[1][:60] == due[3][:60]
 
 
+def test_the_rate_limit_is_shared_out(tmp_path: Path) -> None:
+    rows = rows_of(measured(tmp_path, Api(), concurrency="6", requests=18, max_rps="60", workers=3))
+    sent_us = [row["sent_us"] for row in rows]
+    assert len(sent_us) == 24  # eight of each worker, which has a third of the rate
+    assert max(sent_us) - min(sent_us) > 0.9 * 7 / 20 * 1e6
+
+
 @pytest.mark.parametrize(("load", "workers"), [({"concurrency": "3"}, 1), ({"rate": "200"}, 2)])
 def test_a_level_can_have_its_own_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: dict[str, Any], workers: int
