@@ -191,4 +191,6 @@ def test_the_row_of_a_level_is_that_of_all_its_workers() -> None:
     assert (_joined(more).due, _joined(more).dropped, _joined(more).waited_max) == (14, 2, 4)
     over = msgspec.structs.replace(rows[0], ended_by="over-saturated")
     assert _joined([*rows, over]).ended_by == "over-saturated"
+    for end in ("requests", "schedule"):  # one had used up its share before the others came to their end
+        assert _joined([rows[0], msgspec.structs.replace(rows[0], ended_by=end)]).ended_by == end
     assert _joined(rows) == LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=-40)
