@@ -281,14 +281,17 @@ async def test_a_failed_request_ends_the_load() -> None:
         await peers.closed_loop(stream, iter([("key", b"")]), streams=1, rounds=1, request_s=0, limit_s=10)
 
 
-def test_a_schedule_is_kept_or_missed_as_sent_and_as_read() -> None:
+def test_a_schedule_is_kept_or_missed_as_sent_and_as_arrived() -> None:
     rows = [a_row(i, due_us=i * 1000, sent_us=i * 1250 + 20, status="ok" if i else "failed") for i in range(5)]
-    reads_ns = [START_US * 1000 - MS, *((START_US + i * 2000 + 30) * 1000 for i in range(5))]  # the first: a preflight
+    arrivals_ns = [
+        START_US * 1000 - MS,
+        *((START_US + i * 2000 + 30) * 1000 for i in range(5)),
+    ]  # the first: a preflight
     level = LevelRow(level=0, start_us=0, end_us=8000, ended_by="duration", cpu_us=2000, clock_step_us=0)
-    found = open_loop.pace(1000, START_US * 1000, rows, level, reads_ns)
+    found = open_loop.pace(1000, START_US * 1000, rows, level, arrivals_ns)
     assert (found.requests, found.failed) == (5, 1)
-    assert [found.sent_share, found.read_share] == pytest.approx([0.8, 0.5])
+    assert [found.sent_share, found.arrived_share] == pytest.approx([0.8, 0.5])
     assert accuracy.of(found.send_lag_ms) == pytest.approx([0.52, 1.01, 1.02])
-    assert accuracy.of(found.read_lag_ms) == pytest.approx([2.03, 3.99, 4.03])
+    assert accuracy.of(found.arrival_lag_ms) == pytest.approx([2.03, 3.99, 4.03])
     assert found.cpu_share == 0.25
     assert len(open_loop.row(found, 0.1)) > sum(open_loop.WIDTHS) - 1

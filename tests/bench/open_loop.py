@@ -1,10 +1,10 @@
 """Whether a schedule is kept on one core: python -m tests.bench.open_loop [RATE ...] [--seconds N] [--arrivals LAW]
 
 loadgen on the first core sends short answers' requests at each rate to a server in C on the last core, which knows when
-it read each of them.
+each of them arrived.
 
-achieved   the mean rate over the scheduled one, of the requests as they were sent, and as the server read them
-lag        of sending, and of the server's reading, behind when a request was due; ms
+achieved   the mean rate over the scheduled one, of the requests as they were sent, and as they arrived
+lag        of sending, and of the arrival at the server's socket, behind when a request was due; ms
 CPU        share of its core that loadgen had in the level
 others     what other processes took of both cores meanwhile, loadgen's start and plots left out of neither
 
@@ -38,27 +38,27 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     failed: int
     sent_share: float  # achieved rate over scheduled rate
-    read_share: float
+    arrived_share: float
     send_lag_ms: Spread | None
-    read_lag_ms: Spread | None
+    arrival_lag_ms: Spread | None
     cpu_share: float
     note: str = ""
 
 
-def pace(rate_per_s: float, start_ns: int, rows: list[Row], level: LevelRow, reads_ns: list[int]) -> Pace:
-    """`reads_ns`: when the server read each request, those of the preflight included."""
+def pace(rate_per_s: float, start_ns: int, rows: list[Row], level: LevelRow, arrivals_ns: list[int]) -> Pace:
+    """`arrivals_ns`: when each request arrived at the server, those of the preflight included."""
     due_ns = np.sort([start_ns + row.due_us * 1000 for row in rows])
     sent_ns = np.sort([start_ns + row.sent_us * 1000 for row in rows if row.sent_us is not None])
     lags_ns = [(row.sent_us - row.due_us) * 1000 for row in rows if row.sent_us is not None]
-    read_ns = np.sort(reads_ns)[-len(sent_ns) :]
+    arrived_ns = np.sort(arrivals_ns)[-len(sent_ns) :]
     return Pace(
         rate_per_s=rate_per_s,
         requests=len(rows),
         failed=sum(row.status != "ok" for row in rows),
         sent_share=rate(sent_ns) / rate(due_ns),
-        read_share=rate(read_ns) / rate(due_ns),
+        arrived_share=rate(arrived_ns) / rate(due_ns),
         send_lag_ms=spread_ms(lags_ns),
-        read_lag_ms=spread_ms(read_ns - due_ns) if read_ns.size == due_ns.size else None,
+        arrival_lag_ms=spread_ms(arrived_ns - due_ns) if arrived_ns.size == due_ns.size else None,
         cpu_share=level.cpu_us / (level.end_us - level.start_us),
     )
 
@@ -74,7 +74,7 @@ def measure(bench: Bench, rate_per_s: float, seconds: float, arrivals: str) -> P
         command: list[str | Path] = [sys.executable, "-m", "loadgen.cli.app", "run", f"127.0.0.1:{port}", *load.split()]
         command += ["--input", str(PROMPT_TOKENS), "--output", str(TOKENS), "--out", out, "--quiet", "--json"]
         summary = run_client(bench, command, 2 * seconds + OTHER_S, fine=(0, 4, 130))
-        reads_ns = [one.arrived_ns for one in fetch_truth(port).values()]
+        arrivals_ns = [one.arrived_ns for one in fetch_truth(port).values()]
     header = msgspec.json.decode((out / "run.json").read_bytes(), type=Header)
     since_epoch = datetime.fromisoformat(header.started_at) - datetime(1970, 1, 1, tzinfo=UTC)
     rows = [msgspec.json.decode(line, type=Row) for line in (out / "requests.jsonl").read_bytes().splitlines()]
@@ -82,18 +82,18 @@ def measure(bench: Bench, rate_per_s: float, seconds: float, arrivals: str) -> P
     found = msgspec.json.decode(summary)["levels"][0]
     codes = [finding["code"] for finding in found["findings"] if finding["severity"] == "error"]
     start_ns = since_epoch // timedelta(microseconds=1) * 1000
-    kept = pace(rate_per_s, start_ns, rows, level, reads_ns)
+    kept = pace(rate_per_s, start_ns, rows, level, arrivals_ns)
     return msgspec.structs.replace(kept, note=" ".join([found["validity"], *codes]))
 
 
 WIDTHS = (7, 10, 8, 11, *(9, 7, 7) * 2, 6, 8)
-GROUPS = ("", "", "achieved", "", "", "send lag", "", "", "read lag", "", "", "")
-COLUMNS = ("rate/s", "requests", "sent", "read", *("p50", "p99", "max") * 2, "CPU", "others")
+GROUPS = ("", "", "achieved", "", "", "send lag", "", "", "arrival", "", "", "")
+COLUMNS = ("rate/s", "requests", "sent", "arrived", *("p50", "p99", "max") * 2, "CPU", "others")
 
 
 def row(one: Pace, others_share: float) -> str:
-    cells = [f"{one.rate_per_s:g}", str(one.requests), f"{one.sent_share:.4f}", f"{one.read_share:.4f}"]
-    cells += [*map(short, [*of(one.send_lag_ms), *of(one.read_lag_ms)])]
+    cells = [f"{one.rate_per_s:g}", str(one.requests), f"{one.sent_share:.4f}", f"{one.arrived_share:.4f}"]
+    cells += [*map(short, [*of(one.send_lag_ms), *of(one.arrival_lag_ms)])]
     failed = f"{one.failed} failed " if one.failed else ""
     return f"{aligned((*cells, f'{one.cpu_share:.0%}', f'{others_share:.0%}'))}  {failed}{one.note}"
 
@@ -120,7 +120,7 @@ def main() -> None:
             one = measure(bench, rate_per_s, asked.seconds, asked.arrivals)
             others_share = max(0.0, others_s(used) - before_s) / (time.monotonic() - begun_s) / len(used)
             print(row(one, others_share), flush=True)
-            if rate_per_s <= RATE_PER_S and abs(one.read_share - 1) > HOLDS:
+            if rate_per_s <= RATE_PER_S and abs(one.arrived_share - 1) > HOLDS:
                 missed.append(f"{rate_per_s:g}")
     if len(cores) == 1:
         print("One core for both server and client: these numbers say little.")
