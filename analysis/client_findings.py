@@ -12,7 +12,7 @@ from analysis.evidence import Finding, percent
 
 if TYPE_CHECKING:
     from analysis.evidence import Evidence, Severity
-    from analysis.records import Ended
+    from analysis.records import Bools, Ended
     from analysis.window import Flow
 
 BOUND_SHARE = 0.01
@@ -21,6 +21,7 @@ READ_LAG_SHARE = 0.05  # ... or this share of the median ITL, whichever is more
 CPU_SHARE = 0.8  # of a core, a process
 SEND_LAG_MS = 1.0  # send lag p99 at most this ...
 SEND_LAG_SHARE = 0.01  # ... or this share of the median TTFT, whichever is more
+TURN_LAG_SHARE = 0.05  # ... in the closed loop, where a turn can be due the moment that the answer before has ended
 RATE_SHARE = 0.99  # of the schedule's rate
 GROWTH_SHARE = 0.1  # of the requests that start, over half a window ...
 GROWTH_SIGMAS = 3.0  # ... and so many standard deviations of the difference of two Poisson numbers in flight
@@ -99,21 +100,45 @@ def rate_missed(evidence: Evidence) -> Finding | None:
 
 
 def send_lag(evidence: Evidence) -> Finding | None:
-    """In the open loop. Behind a cap that was reached it is the user's wish, and part of what is measured."""
-    requests = evidence.requests
-    if not evidence.planned.open_loop:
-        return None
-    lag = metrics.send_lag_ms(requests)[requests.measured]
-    lag = lag[~np.isnan(lag)]
+    """Of what has a schedule to miss: the open loop; in the closed one later turns, whose TTFT holds the lag, which the
+    stamps of what was read in time do not show. Who waits behind a cap does so by the user's wish, and that is part of
+    what is measured; who found a place free does not.
+    """
+    requests, open_loop = evidence.requests, evidence.planned.open_loop
+    lag = metrics.send_lag_ms(requests)
+    counted = requests.measured & (open_loop | (requests.turn > 0)) & ~np.isnan(lag)
     ttft = metrics.ttft_sent_ms(requests)[evidence.sampled]
-    limit = max(SEND_LAG_MS, SEND_LAG_SHARE * (quantiles.point(ttft, 0.5) or 0.0))
-    p99 = quantiles.point(lag, 0.99)
-    if p99 is None or p99 <= limit:
-        return None
-    message = f"requests were sent {p99:.3g} ms after they were due (p99; limit {limit:.3g} ms)"
-    if _held_back(evidence):
-        return Finding("send-lag", "warning", f"{message}: {_cap(evidence)}, and TTFT holds the wait")
-    return Finding("send-lag", "error", f"{message}: the client did not keep the schedule; use --workers")
+    share = SEND_LAG_SHARE if open_loop else TURN_LAG_SHARE
+    limit = max(SEND_LAG_MS, share * (quantiles.point(ttft, 0.5) or 0.0))
+    waited = _held_back(evidence)
+    own, all_ms = (quantiles.point(lag[chosen], 0.99) for chosen in (counted & ~_behind_the_cap(evidence), counted))
+
+    def late(what: str, p99_ms: float) -> str:
+        return f"{what} were sent {p99_ms:.3g} ms after they were due (p99; limit {limit:.3g} ms)"
+
+    if own is not None and own > limit:
+        if not open_loop:
+            message = f"{late('turns of conversations', own)}, and TTFT holds that: the client fell behind"
+        else:
+            which = "requests that found a place free" if waited else "requests"
+            message = f"{late(which, own)}: the client did not keep the schedule"
+        return Finding("send-lag", "error", f"{message}; use --workers")
+    if waited and all_ms is not None and all_ms > limit:
+        message = f"{late('requests', all_ms)}: {_cap(evidence)}, and TTFT holds the wait"
+        return Finding("send-lag", "warning", message)
+    return None
+
+
+def _behind_the_cap(evidence: Evidence) -> Bools:
+    """Which requests were due when as many as the cap allows were in flight, or before them in the line."""
+    requests, cap = evidence.requests, evidence.cap
+    if not _held_back(evidence) or not isinstance(cap, int):
+        return np.zeros(len(requests.due_us), np.bool_)
+    gone_us = window.ended_us(requests)
+    sent = ~np.isnan(gone_us)
+    came = np.searchsorted(np.sort(requests.due_us[sent]), requests.due_us, "right") - sent
+    went = np.searchsorted(np.sort(gone_us[sent]), requests.due_us, "right")
+    return came - went >= cap
 
 
 def _held_back(evidence: Evidence) -> bool:
@@ -173,9 +198,10 @@ def little(evidence: Evidence) -> Finding | None:
 
     Between the first and the last measured start every slot is busy, so N has no end effect in the closed loop; a user
     who thinks between two turns keeps the slot, N = X*(R+Z). X*R has end effects: requests in flight at one end of the
-    window and not at the other, up to one residence a slot; X*Z has them too. That share is allowed on top.
-    An error only where the window is long and ended by time, for a slot may run out of requests before, and where the
-    schedule is steady; and not where slots wait on purpose, after a failure or for --max-rps.
+    window and not at the other, up to one residence a slot; X*Z has them too, up to one thought a slot. That share is
+    allowed on top: of thoughts twice their time over all requests, since not every request follows one.
+    An error only where the window is long, where slots had requests until its end, and where the schedule is steady;
+    and not where slots wait on purpose, after a failure or for --max-rps.
     """
     flow = evidence.flow
     if flow is None or not flow.concurrency or flow.residence_s is None:
@@ -187,12 +213,13 @@ def _idle_slots(evidence: Evidence, flow: Flow) -> Finding | None:
     nominal = evidence.planned.concurrency
     if nominal is None or evidence.header.options.get("max_rps") is not None:
         return None
-    allowed = LITTLE + (nominal / flow.ended if flow.thinking else 0)
+    allowed = LITTLE + min(nominal, 2 * flow.thinking) / flow.ended
     if abs(flow.concurrency + flow.thinking - nominal) <= allowed * nominal:
         return None
-    thinking = f" and {flow.thinking:.3g} users thought" if flow.thinking else ""
+    thinking = f" and {flow.thinking:.3g} users thought" if round(flow.thinking, 2) else ""
     message = f"{flow.concurrency:.3g} requests were in flight{thinking}, not {nominal}: slots stood idle"
-    return Finding("little", _severity(evidence, flow), f"{message}, or rows are lost; use --workers or longer outputs")
+    severity = _severity(evidence, flow, users=flow.concurrency + flow.thinking)
+    return Finding("little", severity, f"{message}, or rows are lost; use --workers or longer outputs")
 
 
 def _through(evidence: Evidence, flow: Flow, residence_s: float) -> Finding | None:
@@ -200,14 +227,19 @@ def _through(evidence: Evidence, flow: Flow, residence_s: float) -> Finding | No
     if abs(n - product) <= (LITTLE + n / flow.ended) * n or over_saturated(evidence) is not None:
         return None
     message = f"{n:.3g} in flight, but throughput times latency is {product:.3g}: the level is not steady"
-    return Finding("little", _severity(evidence, flow), f"{message}, or rows are lost; measure longer")
+    severity = _severity(evidence, flow, users=n)
+    return Finding("little", severity, f"{message}, or rows are lost; measure longer")
 
 
-def _severity(evidence: Evidence, flow: Flow) -> Severity:
+def _severity(evidence: Evidence, flow: Flow, users: float) -> Severity:
     """An error only where the law must hold."""
-    ends = ("duration", "schedule", "requests", "enough") if evidence.planned.open_loop else ("duration",)
+    ends = ["duration", "enough"]
+    if evidence.planned.open_loop:
+        ends += ["schedule", "requests"]
+    elif evidence.header.options.get("workers", 1) == 1:  # of several, one can have used up its share before the others
+        ends.append("requests")
     whole = evidence.ended is not None and evidence.ended.ended_by in ends
-    long = flow.ended >= LITTLE_PER_SLOT * flow.concurrency
+    long = flow.ended >= LITTLE_PER_SLOT * users
     failing = bool(evidence.requests.failed.any())
     unsteady = evidence.planned.open_loop and not evidence.steady_schedule
     return "error" if whole and long and not failing and not unsteady else "warning"

@@ -116,7 +116,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of requests.jsonl. `due_us` and `sent_us` count from the run's start, the other times from `sent_us`."""
+    """A row of requests.jsonl. `due_us`, `sent_us`, `connect_us` count from the run's start, others from `sent_us`."""
 
     level: int
     index: int
@@ -125,6 +125,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
     due_us: int | None = None
     sent_us: int | None = None
+    connect_us: int | None = None
     end_us: int | None = None
     events_us: list[int] = []
     events_tokens: list[float] | None = None
@@ -167,6 +168,7 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     error: Strings
     due_us: Floats
     sent_us: Floats
+    connect_us: Floats
     end_us: Floats
     starts: Ints
     events_us: Ints
@@ -221,9 +223,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NUMBERS = (
-    "due_us", "sent_us", "end_us", "answer_event", "bounds", "read_lag_us", "prompt_tokens", "output_tokens",
-    "reasoning_tokens", "cached_tokens", "want_input_tokens", "want_output_tokens", "item", "group", "shared_tokens",
-    "turn", "session", "left",
+    "due_us", "sent_us", "connect_us", "end_us", "answer_event", "bounds", "read_lag_us", "prompt_tokens",
+    "output_tokens", "reasoning_tokens", "cached_tokens", "want_input_tokens", "want_output_tokens", "item", "group",
+    "shared_tokens", "turn", "session", "left",
 )  # fmt: skip
 _WORDS = ("phase", "status", "tokens_from", "error", "class_name")
 

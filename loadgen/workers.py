@@ -29,6 +29,8 @@ from loadgen.record import EndedBy, LevelPlan, LevelRow, Row
 
 _READY_S = 30
 _FOR_ALL: tuple[EndedBy, ...] = ("over-saturated",)  # if it is the end for one
+# What is said of the level if it was the end for one: the last two, that a worker had no more to send before the others
+_SAID_FIRST: tuple[EndedBy, ...] = ("interrupt", "over-saturated", "errors", "schedule", "requests")
 _BEGIN_NS = 20_000_000  # from Begin to the beginning: time for it to reach all
 
 
@@ -170,12 +172,12 @@ class Workers:
 def _joined(rows: list[LevelRow]) -> LevelRow:
     """One row of several: the processor time is that of the busiest process, which limits them all; no more waited at
     once than in all of them at their worst."""
-    ends = {row.ended_by for row in rows}
+    ends = [row.ended_by for row in rows]
     return msgspec.structs.replace(
         rows[0],
         start_us=min(row.start_us for row in rows),
         end_us=max(row.end_us for row in rows),
-        ended_by=next((end for end in ("interrupt", "over-saturated", "errors") if end in ends), rows[0].ended_by),
+        ended_by=next((end for end in _SAID_FIRST if end in ends), ends[0]),
         cpu_us=max(row.cpu_us for row in rows),
         clock_step_us=max((row.clock_step_us for row in rows), key=abs),
         due=_sum([row.due for row in rows]),

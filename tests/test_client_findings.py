@@ -51,7 +51,11 @@ def test_client_cpu(cpu_us: float, trips: bool) -> None:
 def test_little_nominal_concurrency() -> None:
     five = [{"level": 0, "concurrency": fakes.SLOTS + 1}]
     assert findings(fakes.clean(), levels=five)["little"].severity == "error"
-    assert findings(fakes.clean(), fakes.ended(ended_by="requests"), levels=five)["little"].severity == "warning"
+    used_up = fakes.ended(ended_by="requests")
+    assert findings(fakes.clean(), used_up, levels=five)["little"].severity == "error"
+    assert findings(fakes.clean(), used_up, levels=five, options=options(workers=2))["little"].severity == "warning"
+    assert findings(fakes.clean(), fakes.ended(ended_by="enough"), levels=five)["little"].severity == "error"
+    assert findings(fakes.clean(), fakes.ended(ended_by="schedule"), levels=five)["little"].severity == "warning"
     short = fakes.closed_loop(fakes.SLOTS, each=8)
     assert findings(short, levels=five)["little"].severity == "warning"
     assert findings(fakes.with_some(1, **FAILED), levels=five)["little"].severity == "warning"
@@ -113,18 +117,33 @@ def test_send_lag_is_measured_by_the_ttft(lag_us: int, took_us: int, trips: bool
     assert not trips or found["send-lag"].severity == "error"
 
 
-def test_send_lag_is_for_the_open_loop() -> None:
-    assert "send-lag" not in findings([row | {"due_us": row["sent_us"] - 1500} for row in fakes.clean()])
+def test_a_connection_that_takes_long_is_no_send_lag() -> None:
+    late = [row | {"connect_us": row["due_us"] + 100} for row in fakes.open_loop(lag_us=5_000)]
+    assert "send-lag" not in paced(late)
 
 
 def test_waiting_behind_the_cap_is_no_lag_of_the_client() -> None:
-    late = fakes.open_loop(lag_us=5_000)
-    found = paced(late, cap=4, waited_max=3)["send-lag"]
+    late = fakes.open_loop(lag_us=5_000)  # two are in flight when one is due
+    found = paced(late, cap=2, waited_max=3)["send-lag"]
     assert found.severity == "warning"
-    assert "waited behind --max-concurrency 4 (up to 3 at a time), and TTFT holds the wait" in found.message
-    assert paced(late, cap=4, waited_max=None)["send-lag"].severity == "warning"
-    assert paced(late, cap=4, waited_max=0)["send-lag"].severity == "error"
+    assert "waited behind --max-concurrency 2 (up to 3 at a time), and TTFT holds the wait" in found.message
+    assert paced(late, cap=2, waited_max=None)["send-lag"].severity == "warning"
+    assert paced(late, cap=2, waited_max=0)["send-lag"].severity == "error"
     assert paced(late)["send-lag"].severity == "error"
+
+
+def test_a_cap_that_was_reached_excuses_only_who_found_no_place() -> None:
+    late = fakes.open_loop(lag_us=5_000)
+    found = paced(late, cap=3)["send-lag"]
+    assert found.severity == "error"
+    assert "requests that found a place free were sent 5 ms after they were due" in found.message
+    held = [
+        row | {"events_us": [300_000, 3_000_000], "end_us": 3_000_000} if row["index"] == 300 else row for row in late
+    ]
+    in_time = [row | ({} if 301 <= row["index"] < 330 else {"sent_us": row["due_us"]}) for row in held]
+    assert paced(in_time, cap=3)["send-lag"].severity == "warning"
+    never = [fakes.row(900 + i, None, (), due_us=1, status="cancelled", end_us=None) for i in range(9)]
+    assert paced([*late, *never], cap=3)["send-lag"].severity == "error"
 
 
 def stretched(share: float) -> list[dict[str, Any]]:
@@ -202,6 +221,50 @@ def test_little_in_the_open_loop_finds_lost_rows() -> None:
 
 
 # Conversations in the closed loop
+
+
+def late_turns(lag_us: int, **changes: Any) -> list[dict[str, Any]]:
+    """Sent so long after their users had thought. TTFT is 100 ms."""
+    rows = fakes.conversations(**changes)
+    return [row | {"due_us": row["sent_us"] - (lag_us if row["turn"] else 0)} for row in rows]
+
+
+@pytest.mark.parametrize(("lag_us", "trips"), [(4_900, False), (5_100, True)])
+def test_a_turn_that_is_sent_late_is_a_lag_of_the_client(lag_us: int, trips: bool) -> None:
+    """It counts from when it was due, and other findings are blind to it: reads in time, and slots hardly idle."""
+    found = findings(late_turns(lag_us), levels=[{"level": 0, "concurrency": 4}])
+    assert found.keys() - {"few-samples"} == ({"send-lag"} if trips else set())
+    if trips:
+        assert found["send-lag"].severity == "error"
+        assert (
+            "turns of conversations were sent 5.1 ms after they were due (p99; limit 5 ms)" in found["send-lag"].message
+        )
+
+
+def test_a_closed_loop_without_conversations_has_no_schedule_to_miss() -> None:
+    late = [row | {"due_us": row["sent_us"] - 50_000} for row in fakes.clean()]
+    assert "send-lag" not in findings(late)
+
+
+@pytest.mark.parametrize(
+    ("each", "think_us", "end_us", "severity"),
+    [(10, 3_000_000, 21_080_000, None), (4, 10_000_000, 31_400_000, "warning")],
+)
+def test_thoughts_across_the_ends_of_the_window_are_no_idle_slots(
+    each: int, think_us: int, end_us: int, severity: str | None
+) -> None:
+    """Users are thinking where it ends, or it sees few requests of each."""
+    rows = fakes.conversations(each=each, turns=2, think_us=think_us)
+    found = findings([row for row in rows if row["sent_us"] <= end_us], levels=[{"level": 0, "concurrency": 4}])
+    assert (found["little"].severity if "little" in found else None) == severity
+
+
+def test_who_hardly_thinks_excuses_no_idle_slot() -> None:
+    """A tenth stands idle in a window of ten requests a slot."""
+    rows = fakes.conversations(slots=9, each=3, think_us=1)
+    found = findings(rows, levels=[{"level": 0, "concurrency": 10}])["little"]
+    assert found.severity == "error"
+    assert " requests were in flight, not 10: slots stood idle" in found.message
 
 
 def test_a_thinking_user_keeps_the_slot() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen import closed, levels
 from loadgen.closed import FAILURE_PAUSE_MAX_S, closed_loop
-from loadgen.course import HOPELESS_FAILURES, Course, Until
+from loadgen.course import HOPELESS_FAILURES, WHOLE, Course, Share, Until
 from loadgen.exchange import Sent
 from loadgen.levels import DRAIN_S
 from loadgen.record import LevelPlan, LevelRow, Phase
@@ -33,13 +33,14 @@ class Level:
         cancel_after_s: float | None = None,
         wait_turn: Callable[[], Awaitable[None]] | None = None,
         plan: Iterator[Request] | None = None,
+        share: Share = WHOLE,
     ) -> LevelRow:
-        course = Course(until, slots=slots)
+        course = Course(until, slots=share.count(slots))
 
         def run(stop: asyncio.Event) -> Coroutine[Any, Any, LevelRow]:
             return closed_loop(
                 LevelPlan(3, slots), plan or requests(), sender, course,
-                request_s=request_s, stop=stop, start_ns=10**18, wait_turn=wait_turn,
+                request_s=request_s, stop=stop, start_ns=10**18, wait_turn=wait_turn, share=share,
             )  # fmt: skip
 
         return in_virtual_time(self._monkeypatch, played(sender, course, run, stop_after_s, cancel_after_s))
@@ -83,6 +84,16 @@ def test_all_is_warm_up_until_the_last_slot_has_started(level: Level) -> None:
     level(3, Until(requests=3), sender, request_s=6)  # slots start at 0, 2 and 4
     assert [at for at, _ in sender.of("warmup")] == [0, 1, 2, 2, 3, 3, 4]
     assert min(at for at, _ in sender.of("measure")) >= 4
+
+
+def test_workers_start_their_slots_as_one_process_would(level: Level) -> None:
+    """Slots start at 0 to 6, each in its own worker; none measures before the last of all has started."""
+    senders = [Sender(took_s=0.7) for _ in range(3)]
+    for worker, sender in enumerate(senders):
+        level(7, Until(requests=3), sender, request_s=7, share=Share(worker, 3))
+    firsts = [[at for at, _ in sender.of("warmup") if at.is_integer()] for sender in senders]
+    assert firsts == [[0, 3, 6], [1, 4], [2, 5]]
+    assert min(at for sender in senders for at, _ in sender.of("measure")) >= 6
 
 
 def test_the_duration_counts_from_the_first_measured_request(level: Level) -> None:

@@ -42,6 +42,11 @@ def test_latencies_count_from_due() -> None:
     assert tpot(requests) == [25]
 
 
+def test_connecting_is_no_send_lag() -> None:
+    rows = [fakes.row(i, 50_000, due_us=2_000, connect_us=connect_us) for i, connect_us in enumerate((2_500, None))]
+    assert metrics.send_lag_ms(fakes.requests(*rows)).tolist() == [0.5, 48]
+
+
 def test_b17_reasoning_is_output_and_answer_has_its_own_time() -> None:
     requests = fakes.requests(
         fakes.row(0, events_us=ms(100, 120, 140), answer_event=2, reasoning_tokens=2),

@@ -1,7 +1,6 @@
 """Several processes send what one would: the same requests, the limit kept, one stream of rows; none is left."""
 
 import asyncio
-import itertools
 import json
 import multiprocessing
 import os
@@ -90,9 +89,14 @@ def test_three_workers_keep_the_one_schedule_and_the_one_cap(tmp_path: Path) -> 
         assert end["waited_max"] > 10  # 100/s is what goes through
         due[workers] = [row["due_us"] - end["start_us"] for row in rows]
         assert apis[workers].most_in_flight == 3
-        sent_us = [row["sent_us"] for row in rows]
-        assert all(later >= earlier - 20_000 for earlier, later in itertools.pairwise(sent_us))  # nobody is passed over
     assert due[1][:60] == due[3][:60]
+
+
+def test_the_rate_limit_is_shared_out(tmp_path: Path) -> None:
+    rows = rows_of(measured(tmp_path, Api(), concurrency="6", requests=18, max_rps="60", workers=3))
+    sent_us = [row["sent_us"] for row in rows]
+    assert len(sent_us) == 24  # eight of each worker, which has a third of the rate
+    assert max(sent_us) - min(sent_us) > 0.9 * 7 / 20 * 1e6
 
 
 @pytest.mark.parametrize(("load", "workers"), [({"concurrency": "3"}, 1), ({"rate": "200"}, 2)])
@@ -184,4 +188,6 @@ def test_the_row_of_a_level_is_that_of_all_its_workers() -> None:
     assert (_joined(more).due, _joined(more).dropped, _joined(more).waited_max) == (14, 2, 4)
     over = msgspec.structs.replace(rows[0], ended_by="over-saturated")
     assert _joined([*rows, over]).ended_by == "over-saturated"
+    for end in ("requests", "schedule"):  # one had used up its share before the others came to their end
+        assert _joined([rows[0], msgspec.structs.replace(rows[0], ended_by=end)]).ended_by == end
     assert _joined(rows) == LevelRow(level=2, start_us=3, end_us=95, ended_by="errors", cpu_us=50, clock_step_us=-40)
