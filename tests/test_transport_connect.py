@@ -46,6 +46,7 @@ def resolved_to(monkeypatch: pytest.MonkeyPatch, loop_of: asyncio.AbstractEventL
 
     async def getaddrinfo(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
         asked.append(host)
+        await asyncio.sleep(0)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     async def sock_connect(sock: socket.socket, address: tuple[str, int]) -> None:
