@@ -1,5 +1,6 @@
 """The parser of server-sent events: every split and line end, comments, fields, limits."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -116,3 +117,22 @@ def test_a_megabyte_passes_and_the_limit_holds_in_every_form() -> None:
 def test_the_limit_is_of_one_event_however_many_come(event: bytes, at_once: bool) -> None:
     chunks = [event * 200] if at_once else [event] * 200
     assert len(decode(chunks, 40)) == len(decode([event])) * 200
+
+
+@pytest.mark.parametrize("line_end", [b"", b"\n"])
+def test_a_marker_is_not_sought_in_all_of_a_long_line_at_each_of_its_pieces(line_end: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(b"data: " + b"x" * 2**20 + line_end)
+    tracemalloc.start()
+    decoder.feed(b"y")
+    assert not decoder.ends_with(b"[DONE]")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**16
+
+
+def test_a_marker_is_found_after_a_long_line() -> None:
+    decoder = Decoder()
+    for piece in (b"data: " + b"x" * 1000, b"\n\n", b"data: [DO", b"NE] "):
+        decoder.feed(piece)
+    assert decoder.ends_with(b"[DONE]")
