@@ -29,6 +29,10 @@ class Likeness(msgspec.Struct, frozen=True, gc=False):
             and _PLAIN_TEXT.fullmatch(event, self.text_from, len(event) + self.text_to) is not None
         )
 
+    def surrounds(self, event: bytes) -> bool:
+        """Whether an event begins and ends as this one, whatever is in between."""
+        return event.startswith(self.before) and event.endswith(self.after)
+
 
 def likeness(event: bytes, name: bytes, data: bytes, text: str) -> Likeness | None:
     """Of an event in its bytes, and decoded; None where it is not plain which part of them is the text."""

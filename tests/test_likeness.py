@@ -155,3 +155,15 @@ def test_a_stream_whose_events_are_all_different_is_not_compared_for_ever(monkey
     monkeypatch.setattr(answers, "likeness", lambda *event: compared.append(event))
     answer_at_once(*(delta(content="a", usage=None, index=number) for number in range(100)))
     assert len(compared) == answers._MOST_TRIES
+
+
+def test_an_event_that_differs_in_an_escaped_text_alone_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def noted(*event: Any) -> Likeness | None:
+        compared.append(event)
+        return likeness(*event)
+
+    monkeypatch.setattr(answers, "likeness", noted)
+    answer = answer_at_once(*map(content, ["a", "\n", "b", '"', "c"]))
+    assert (len(answer.events_ns), len(compared)) == (5, 1)
