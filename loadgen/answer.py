@@ -51,6 +51,7 @@ class Answer:
         self._reasoning_tokens: int | None = None
         self._cached_tokens: int | None = None
         self._decoder = Decoder(line_limit_bytes)
+        self._limit_bytes = line_limit_bytes
         self._done = False  # what comes after the end marker is ignored
         self._last_ns = 0
         self._like: Likeness | None = None  # the last event that brought nothing but output
@@ -63,7 +64,12 @@ class Answer:
             return None
         self._last_ns = stamp_ns
         # What nearly every chunk is, without decoding its JSON again.
-        if (like := self._like) is not None and self._decoder.between_events and like.covers(chunk):
+        if (
+            (like := self._like) is not None
+            and self._decoder.between_events
+            and len(chunk) <= self._limit_bytes
+            and like.covers(chunk)
+        ):
             self.ended = False
             self.events_ns.append(stamp_ns)
             if self._texts is not None:
@@ -112,18 +118,20 @@ class Answer:
                 if self._done:
                     break
             elif alone is not None and chunk.text and (self._said is None or chunk.said is None):
-                self._compare(alone, chunk.text)
+                self._compare(alone, name, data, chunk.text)
         if outputs > 1:
             # The stamp is that of the read's last segment: for the output events before the last it is an upper bound.
             self.bounds += outputs - 1
 
-    def _compare(self, event: bytes, text: str) -> None:
+    def _compare(self, event: bytes, name: bytes, data: bytes, text: str) -> None:
+        if self._like is not None and self._like.surrounds(event):
+            return  # the text was escaped; the next will not be
         if len(self.events_ns) > self._compared_at + 1:  # others were like the last one
             self._tries = _MOST_TRIES
         self._compared_at = len(self.events_ns)
         if self._tries:
             self._tries -= 1
-            self._like = likeness(event, text)
+            self._like = likeness(event, name, data, text)
 
     def _take_rest(self, chunk: Chunk) -> None:
         """What an event says beside its output."""

@@ -24,7 +24,7 @@ from loadgen.sending import Client
 from loadgen.transport import StampedTransport
 
 _PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_LOOPBACK = ("localhost", "*.localhost", "127.0.0.1", "[::1]", "0.0.0.0", "[::]")  # noqa: S104 - as servers print it
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ Event = tuple[bytes, bytes]
 LINE_LIMIT_BYTES = 16 * 2**20
 _LF, _CR = b"\n\r"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SHORT_BYTES = 64  # a line with nothing but a marker and blanks in it
 
 
 class LineTooLongError(ValueError):
@@ -48,7 +49,9 @@ class Decoder:
         return self._feed_lines(chunk, lines)
 
     def ends_with(self, data: bytes) -> bool:
-        """Whether all that the event under way would give, if the stream ended here, is `data`."""
+        """Whether all that the event under way would give, if the stream ended here, is the short `data`."""
+        if self._rest_bytes > _SHORT_BYTES:  # not to be joined again with each of its pieces
+            return False
         line = b"".join(self._rest).removeprefix(b"data:").strip()
         return (self._data == [data] and not line) or (line == data and not self._data)
 

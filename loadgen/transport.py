@@ -52,6 +52,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._idle: dict[_Place, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._addresses: dict[tuple[str, int], list[_Address]] = {}
+        self._resolving = asyncio.Lock()  # many first requests at once ask for a name once
         # The kernel starts stamping lazily, for the whole host, with the first socket that asks: keep one that asks.
         self._keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._stamped = _ask_for_stamps(self._keeper)
@@ -127,7 +128,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
         arrivals.connect_ns = wall_ns()
         try:
             async with asyncio.timeout(connect_s):
-                sock = await self._connected_socket(host, port)
+                sock = await self._connected_socket(host, port, connect_s)
                 try:
                     tls = await self._handshaken(sock, host) if scheme == "https" else None
                 except BaseException:
@@ -150,23 +151,30 @@ class StampedTransport(httpx.AsyncBaseTransport):
         self._open.add(connection)
         return connection
 
-    async def _connected_socket(self, host: str, port: int) -> socket.socket:
+    async def _resolved(self, host: str, port: int) -> list[_Address]:
+        async with self._resolving:
+            if (host, port) not in self._addresses:
+                try:
+                    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                except (OSError, UnicodeError) as error:
+                    raise httpx.ConnectError(f"cannot resolve {host}: {getattr(error, 'strerror', error)}") from error
+                self._addresses[host, port] = [(family, address) for family, _, _, _, address in found]
+        return self._addresses[host, port]
+
+    async def _connected_socket(self, host: str, port: int, limit_s: float | None) -> socket.socket:
+        """`limit_s` is kept by the caller; an address that does not answer uses up its share of it, and no more."""
         loop = asyncio.get_running_loop()
-        addresses = self._addresses.get((host, port))
-        if addresses is None:
-            try:
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except (OSError, UnicodeError) as error:
-                raise httpx.ConnectError(f"cannot resolve {host}: {getattr(error, 'strerror', error)}") from error
-            addresses = self._addresses[host, port] = [(family, address) for family, _, _, _, address in found]
+        addresses = self._addresses.get((host, port)) or await self._resolved(host, port)
         failure: OSError | None = None
-        for family, address in addresses:
+        for place, (family, address) in enumerate(addresses, start=1):
+            share_s = None if limit_s is None or place == len(addresses) else limit_s / len(addresses)
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _ask_for_stamps(sock)
-                await loop.sock_connect(sock, address)
+                async with asyncio.timeout(share_s):
+                    await loop.sock_connect(sock, address)
             except OSError as error:
                 sock.close()
                 failure = error

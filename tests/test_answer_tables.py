@@ -14,7 +14,7 @@ from analysis import answer_tables, decision, search, summary, verdicts
 from analysis.answer import Answer, AtLoad
 from analysis.tables import UNKNOWN, safe
 from tests import fakes_run as fakes
-from tests import test_answer as runs
+from tests import test_analysis_answer as runs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -131,6 +131,17 @@ def test_what_looks_like_a_chunk_within_another_is_none(before: bytes) -> None:
     alike_by_the_parser_alone(pieces)
 
 
+@both_loops
+async def test_what_looks_like_a_chunk_where_an_answer_should_begin_is_none() -> None:
+    async with pair() as p:
+        p.send()
+        await p.deliver(STREAM_HEAD, chunked(EVENT), LAST_CHUNK)
+        arrivals = p.send()
+        await p.deliver(chunked(EVENT))
+        assert "not a valid HTTP response" in str(arrivals.error)
+        assert arrivals.chunks == []
+
+
 @pytest.mark.parametrize("body", [b"x", EVENT, b"y" * 171, b"y" * 4000], ids=len)
 @pytest.mark.parametrize("write", ["%x", "%X"])
 def test_one_whole_chunk_does_not_reach_the_parser(body: bytes, write: str, monkeypatch: pytest.MonkeyPatch) -> None:

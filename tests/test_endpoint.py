@@ -200,6 +200,14 @@ async def test_no_proxy_on_the_way_to_this_machine(transport: str, monkeypatch: 
     await asked_with(Access(transport=transport))
 
 
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "api.localhost", "[::1]", "0.0.0.0", "[::]"])
+async def test_no_proxy_whatever_this_machine_is_called(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    async with open_client(Access(transport="httpx")) as http:
+        assert http._transport_for_url(httpx.URL(f"http://{host}:8000/v1")) is http._transport
+        assert http._transport_for_url(httpx.URL("http://example.test")) is not http._transport
+
+
 async def test_a_proxy_is_used_by_httpx_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed.getsockname()[1]}")

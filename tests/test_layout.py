@@ -180,8 +180,14 @@ def files_are_short(sources: Sources) -> list[str]:
 
 
 def every_module_has_a_test(sources: Sources) -> list[str]:
-    modules = (path for path in ours(sources) if re.fullmatch(r"\w+/(?!__init__)\w+\.py", path))
-    tests = {path: f"tests/test_{path.split('/')[1]}" for path in modules if path not in NO_TEST_OF_ITS_OWN}
+    """Where two packages have a module of one name, a test of that name would be of one of them only."""
+    modules = [path for path in ours(sources) if re.fullmatch(r"\w+/(?!__init__)\w+\.py", path)]
+    names = [path.split("/")[1] for path in modules]
+    tests = {
+        path: f"tests/test_{name if names.count(name) == 1 else path.replace('/', '_')}"
+        for path, name in zip(modules, names, strict=True)
+        if path not in NO_TEST_OF_ITS_OWN
+    }
     return [f"{path} has no {test}" for path, test in tests.items() if test not in sources]
 
 
@@ -223,6 +229,7 @@ VIOLATIONS: list[tuple[Check, Sources]] = [
     (parsers_do_no_io, {"loadgen/sim/engine.py": "import socket"}),
     (files_are_short, {"tests/test_slo.py": "x = 1\n" * (MAX_LINES + 1)}),
     (every_module_has_a_test, {"workloads/plan.py": "", "tests/test_plans.py": ""}),
+    (every_module_has_a_test, {"workloads/plan.py": "", "loadgen/plan.py": "", "tests/test_plan.py": ""}),
 ]
 ALLOWED: Sources = {
     "loadgen/__init__.py": "",

@@ -9,7 +9,7 @@ import pytest
 from analysis import summary
 from loadgen.cli import report
 from tests import fakes_run as fakes
-from tests import test_answer
+from tests import test_analysis_answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,6 +77,6 @@ def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
 def test_the_screen_of_an_answer_says_why_where_the_slo_does_not_hold(
     ttft_ms: int, why: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_answer.run(tmp_path, [(8, ttft_ms)], seeks="verdict")
+    test_analysis_answer.run(tmp_path, [(8, ttft_ms)], seeks="verdict")
     report.present(tmp_path, answer_only=True)
     assert capsys.readouterr().out.count("slow at what") == why

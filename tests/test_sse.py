@@ -1,5 +1,6 @@
 """The parser of server-sent events: every split and line end, comments, fields, limits."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -55,9 +56,8 @@ def test_one_byte_at_a_time(line_end: bytes) -> None:
     assert decode([stream[i : i + 1] for i in range(len(stream))]) == EVENTS
 
 
-pieces = st.sampled_from(
-    [b"data: {x}", b"data:", b"data", b"event: e", b": c", b":", b"id: 1", b"\n", b"\r", b"\r\n", b"z", b" ", b"\n\n"]
-)
+FIELDS = [b"data: {x}", b"data:", b"data", b"event: e", b": c", b":", b"id: 1", b"data: x\n\n"]
+pieces = st.sampled_from([*FIELDS, b"\n", b"\r", b"\r\n", b"z", b" ", b"\n\n", b"\xef\xbb\xbf"])
 
 
 @given(st.lists(pieces, max_size=20), st.lists(st.integers(0, 200), max_size=6))
@@ -84,6 +84,12 @@ def test_a_whole_event_in_a_chunk_still_belongs_to_what_came_before_it() -> None
     assert decode([b"data: 1\n\r", whole]) == [(b"", b"1"), (b"", b'{"a":1}')]
 
 
+def test_a_byte_order_mark_is_skipped_at_the_start_alone() -> None:
+    mark, whole = b"\xef\xbb\xbf", b'data: {"a":1}\n\n'
+    assert decode([mark + whole, mark + whole, whole]) == [(b"", b'{"a":1}')] * 2
+    assert decode([whole, mark + whole]) == [(b"", b'{"a":1}')]
+
+
 def test_the_last_event_may_lack_its_blank_line() -> None:
     assert decode([b"data: [DONE]"]) == [(b"", b"[DONE]")]
     assert decode([b"data: [DONE]\n"]) == [(b"", b"[DONE]")]
@@ -102,3 +108,31 @@ def test_a_megabyte_passes_and_the_limit_holds_in_every_form() -> None:
     ):
         with pytest.raises(LineTooLongError):
             decode(chunks, 50)
+
+
+@pytest.mark.parametrize(
+    "event", [b"data: x\n\n", b"data:x\n\n", b"event: e\ndata: x\n: ping\n\n", b"data:\r\rdata: x\r\r"]
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_limit_is_of_one_event_however_many_come(event: bytes, at_once: bool) -> None:
+    chunks = [event * 200] if at_once else [event] * 200
+    assert len(decode(chunks, 40)) == len(decode([event])) * 200
+
+
+@pytest.mark.parametrize("line_end", [b"", b"\n"])
+def test_a_marker_is_not_sought_in_all_of_a_long_line_at_each_of_its_pieces(line_end: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(b"data: " + b"x" * 2**20 + line_end)
+    tracemalloc.start()
+    decoder.feed(b"y")
+    assert not decoder.ends_with(b"[DONE]")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**16
+
+
+def test_a_marker_is_found_after_a_long_line() -> None:
+    decoder = Decoder()
+    for piece in (b"data: " + b"x" * 1000, b"\n\n", b"data: [DO", b"NE] "):
+        decoder.feed(piece)
+    assert decoder.ends_with(b"[DONE]")

@@ -262,6 +262,22 @@ async def test_a_cancelled_request_closes_its_socket_and_the_server_sees_it(sent
 
 
 @both_loops
+async def test_a_request_that_is_cancelled_as_its_answer_ends_leaves_the_connection_to_others() -> None:
+    class CancelledAtItsEnd(Kept):
+        def finish(self, end_ns: int, error: httpx.TransportError | None = None) -> None:
+            super().finish(end_ns, error)
+            task.cancel()
+
+    async with listening(echo) as server, client() as http:
+        sent = prepare(http.build_request("POST", server.url()))
+        task = asyncio.create_task(transport_of(http).post(sent, b"a", CancelledAtItsEnd(), 5))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        _, body = await post(http, server.url(), b"b")
+        assert (body, server.accepted) == (b"b", 1)
+
+
+@both_loops
 async def test_closing_the_client_closes_what_is_under_way() -> None:
     begun = asyncio.Event()
 

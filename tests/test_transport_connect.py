@@ -46,6 +46,7 @@ def resolved_to(monkeypatch: pytest.MonkeyPatch, loop_of: asyncio.AbstractEventL
 
     async def getaddrinfo(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
         asked.append(host)
+        await asyncio.sleep(0)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     async def sock_connect(sock: socket.socket, address: tuple[str, int]) -> None:
@@ -76,9 +77,19 @@ async def test_all_addresses_are_tried_and_the_one_that_answers_stays(monkeypatc
         assert [arrivals.status for arrivals, _ in done] == [200] * 100
         tried = transport_of(http)._addresses["name.test", server.port]
         assert [address[0] for _, address in tried] == ["127.0.0.3", "127.0.0.1", "127.0.0.2"]
-        before = len(asked)
         await asyncio.gather(*(post(http, url) for _ in range(200)))
-        assert len(asked) == before  # resolved once
+        assert asked == ["name.test"]  # though a hundred wanted it at once
+
+
+@on_uvloop
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(echo, "127.0.0.2") as server, client() as http:
+        with never_accepting(server.port):
+            resolved_to(monkeypatch, asyncio.get_running_loop(), "127.0.0.1", "127.0.0.2")
+            url = f"http://name.test:{server.port}/"
+            assert (await http.get(url, timeout=httpx.Timeout(5, connect=1))).status_code == 200
+        tried = transport_of(http)._addresses["name.test", server.port]
+        assert [address[0] for _, address in tried] == ["127.0.0.2", "127.0.0.1"]
 
 
 @on_uvloop
@@ -110,10 +121,10 @@ async def test_a_name_that_does_not_resolve_says_so(host: str) -> None:
 
 
 @contextlib.contextmanager
-def never_accepting() -> Iterator[int]:
+def never_accepting(port: int = 0) -> Iterator[int]:
     """A port whose queue is full: the kernel drops what else would connect."""
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        server = stack.enter_context(socket.create_server(("127.0.0.1", port), backlog=0))
         for _ in range(2):
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)

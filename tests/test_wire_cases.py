@@ -3,14 +3,19 @@
 A test has the name of its case. Times of the cases are a quarter or less here, and are compared with the times at
 which the server wrote. The cases that need more than one request are tested where their subject is:
 
-    the load       B39 test_arrivals, test_pacing; B41, B42, B44 test_levels, test_run; B43 test_transport
-    the prompts    B45, B47 test_plan, test_text, test_tokens; B48 test_preflight
-    the server     B49, B50, B61 test_preflight; B58 test_endpoint, test_transport; B62 test_transport
-    the machine    B34 test_clock; B52, B56, B57 test_run
-    the numbers    B24, B30, B31, B35, B36, B37 test_metrics, test_window, test_summary, test_validity
+    the load       B39 test_schedule, test_open, load/test_arrivals; B41 test_closed, test_open, test_client_findings;
+                   B42, B43 test_transport; B44 test_client_findings, test_selfcheck
+    the prompts    B45 test_text, test_run, test_workload_findings; B47 test_text, test_tokens, load/test_lengths;
+                   B48 test_preflight
+    the server     B49, B50, B61 test_preflight; B58 test_endpoint, test_transport_connect; B62 test_tls, test_endpoint
+    the machine    B34 test_clock, test_client_findings; B52 test_room, test_run;
+                   B56 test_run, test_app, test_nothing_lost; B57 test_nothing_lost
+    the numbers    B24, B35 test_window; B30, B31 test_validity; B36 test_closed, test_preflight;
+                   B37 test_answer_findings
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +49,10 @@ from tests.fakes import (
 )
 
 A, B, C = content("a"), content("b"), content("c")
+CASES = (
+    *(1, 3, 4, 5, 7, 8, 9, 10, 11, 13, 15, 17, 19, 20, 21, 23, 24, 25, 27, 28, 30, 31, 33, 34, 35, 36, 37, 39, 41),
+    *(42, 43, 44, 45, 47, 48, 49, 50, 52, 54, 56, 57, 58, 61, 62, 63),
+)
 
 
 async def exchange(script: Script, **changes: Any) -> tuple[Row, Server]:
@@ -80,6 +89,14 @@ def measured(row: Row, directory: Path) -> records.Requests:
 def tpot_ms(row: Row, directory: Path) -> float:
     requests = measured(row, directory)
     return float(metrics.tpot_ms(requests, metrics.event_tokens(requests))[0])
+
+
+def test_every_case_is_tested_here_or_in_a_file_that_is_named() -> None:
+    index = __doc__ or ""
+    here = {name[5:8].upper() for name in globals() if re.match(r"test_b\d\d_", name)}
+    assert here | set(re.findall(r"\bB\d\d\b", index)) == {f"B{case:02}" for case in CASES}
+    named = re.findall(r"[\w/]*test_\w+", index)
+    assert [name for name in named if not (Path(__file__).parent / f"{name}.py").exists()] == []
 
 
 # 1. Stream parsing
@@ -280,22 +297,11 @@ async def test_b23_tool_calls_are_output() -> None:
     said = content("I", 1)
     named = delta(17, tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{"}}])
     rest = delta(31, tool_calls=[{"index": 0, "function": {"arguments": "}"}}])
-    steps: list[Step] = [
-        ROLE,
-        At(25),
-        said,
-        At(75),
-        named,
-        At(120),
-        rest,
-        delta(finish_reason="tool_calls"),
-        usage(9, 31),
-        DONE,
-    ]
-    row, server = await exchange(stream(*steps))
+    end = delta(finish_reason="tool_calls"), usage(9, 31), DONE
+    row, server = await exchange(stream(ROLE, At(25), said, At(75), named, At(120), rest, *end))
     server.assert_stamps(row, row.events_us, said, named, rest)
     assert (row.output_tokens, row.events_tokens, row.finish_reason) == (31, [1, 16, 14], "tool_calls")
-    first = await row_of(named, rest, delta(finish_reason="tool_calls"), usage(9, 31), DONE)
+    first = await row_of(named, rest, *end)
     assert (outcome(first), first.answer_event, len(first.events_us)) == ("ok", 0, 2)
 
 
