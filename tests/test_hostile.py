@@ -331,7 +331,7 @@ def test_a_run_survives_them_all(
     out, err = capsys.readouterr()
     rows = [json.loads(line) for line in Path("here/requests.jsonl").read_text().splitlines()]
     assert code in (0, 4)  # half of them failed, and which half is measured is up to the order
-    assert len(rows) == 3 * len(CASES) + 4
+    assert sum(row["phase"] == "measure" for row in rows) == 3 * len(CASES)  # a slot may warm up more than once
     assert {row["error"]["kind"] for row in rows if row["error"]} == {kind for _, kind, _ in CASES.values()}
     assert sum(row["status"] == "ok" for row in rows) == pytest.approx(len(rows) / 2, abs=2)
     assert harmless(out)
