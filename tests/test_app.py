@@ -272,6 +272,33 @@ async def test_an_interrupt_before_the_load_or_twice_in_it_is_130_and_no_traceba
     assert Path("runs").exists() is (at == "load")
 
 
+@pytest.mark.parametrize("without", [(0,), (2,), (0, 1, 2), "a reader", "room"])
+def test_a_run_needs_no_standard_files(without: tuple[int, ...] | str) -> None:
+    def lose() -> None:
+        for file in () if isinstance(without, str) else without:
+            os.close(file)
+
+    gone, end = os.pipe()
+    os.close(gone)
+    full = os.open("/dev/full", os.O_WRONLY)
+    error = {"a reader": end, "room": full}.get(str(without), subprocess.PIPE)
+    with listening_in_a_thread(Api()) as server:
+        ended = subprocess.run(
+            [*LOADGEN, "run", server.url(), *SMALL[:-2], "--out", "here", "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=error,
+            preexec_fn=lose,
+            timeout=40,
+        )
+    os.close(end)
+    os.close(full)
+    assert ended.returncode in (0, 4), ended.stderr
+    assert json.loads(Path("here/summary.json").read_text())["levels"][0]["requests"]["ok"] == 4
+    if without != (0, 1, 2):
+        assert json.loads(ended.stdout)["levels"][0]["requests"]["ok"] == 4
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", ["start of the workers", "load"])
 async def test_a_signal_to_all_its_processes_is_one_to_the_run(at: str, number: signal.Signals) -> None:

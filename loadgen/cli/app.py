@@ -1,8 +1,11 @@
 """The command line: `loadgen COMMAND`. Each command is a file of its own and imports what it needs when it runs."""
 
+import io
+import os
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
@@ -40,7 +43,26 @@ for name, text in {
 
 
 def main() -> None:
+    _lean_on_nobody()
     sys.exit(execute(sys.argv[1:]))
+
+
+class _Talk(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _lean_on_nobody() -> None:
+    """What is said on standard error is not worth a run: its reader may go away, or its disk be full. And a process may
+    be started without any of its standard files, whose numbers uvloop would not have taken by others."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(file)
+    talk = io.BufferedWriter(_Talk(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(talk, errors="backslashreplace", line_buffering=True)
 
 
 def execute(arguments: list[str]) -> int:
