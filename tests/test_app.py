@@ -328,6 +328,10 @@ async def test_no_secret_shows_anywhere() -> None:
         Path("c.toml").write_text(f"header = [\"X-Api-Key: {CANARY}\"]\nbody = '{body}'")
         flags = [*SMALL[:-2], "--config", "c.toml", "--api-key-env", "MY_KEY"]  # its metrics are asked too
         process = await started("run", url, *flags, "--out", "here", MY_KEY=CANARY)
+        while not api.received:
+            await asyncio.sleep(0.001)
+        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert server.url("/v1?").partition("//")[2].encode() in shown
         out, err = await process.communicate()
         assert process.returncode in (0, 4), err
         assert api.received[-1].headers["x-api-key"] == CANARY
@@ -336,7 +340,7 @@ async def test_no_secret_shows_anywhere() -> None:
         failed_out, failed_err = await failing.communicate()
         assert failing.returncode == 2
         assert b"***" in failed_err
-    assert CANARY.encode() not in out + err + failed_out + failed_err
+    assert CANARY.encode() not in shown + out + err + failed_out + failed_err
     files = [path for path in Path("here").rglob("*") if path.is_file()]
     assert {"run.json", "requests.jsonl", "levels.jsonl"} <= {path.name for path in files}
     assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []

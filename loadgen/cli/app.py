@@ -10,6 +10,8 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
 
+from loadgen.cli.arguments import paint_over
+
 EXIT_USAGE = 2
 
 app = App(
@@ -43,6 +45,7 @@ for name, text in {
 
 
 def main() -> None:
+    paint_over()
     _lean_on_nobody()
     sys.exit(execute(sys.argv[1:]))
 
