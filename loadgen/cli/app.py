@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
 
-from loadgen.cli.arguments import paint_over
+from loadgen.cli.arguments import paint_over, painted
 
 EXIT_USAGE = 2
 
@@ -74,7 +74,8 @@ def execute(arguments: list[str]) -> int:
         arguments = _use_config(arguments)
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        return _complain(f"{error} (loadgen --help shows the flags)")
+        said = painted(str(error).encode("utf-8", "replace")).decode()  # it repeats words of the command line
+        return _complain(f"{said} (loadgen --help shows the flags)")
     except ValueError as error:
         return _complain(str(error))
     except OSError as error:
