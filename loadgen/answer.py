@@ -21,6 +21,9 @@ from loadgen.likeness import Likeness, likeness
 from loadgen.sse import Decoder, LineTooLongError
 
 SAMPLE_BYTES = 2048
+# Of one answer, which else could fill the memory before its time limit.
+MOST_EVENTS = 1_000_000  # of output
+MOST_KEPT_CHARS = 16 * 2**20  # of text, where it is kept
 _MOST_TRIES = 8
 
 
@@ -45,6 +48,7 @@ class Answer:
         self.sample = b""  # the first bytes, for the message where this is no event stream
         self._texts: list[str] | None = [] if keep_text else None
         self._said: list[str] | None = [] if keep_said else None
+        self._kept_chars = 0
         self._running: list[int] = []  # the server's count at each output event, as far as it sends one
         self._prompt_tokens: int | None = None
         self._output_tokens: int | None = None
@@ -72,10 +76,10 @@ class Answer:
         ):
             self.ended = False
             self.events_ns.append(stamp_ns)
-            if self._texts is not None:
-                self._texts.append(chunk[like.text_from : like.text_to].decode("utf-8", "replace"))
-            if self._said is not None:
-                self._said.append(chunk[like.text_from : like.text_to].decode("utf-8", "replace"))
+            if self._texts is not None or self._said is not None:
+                text = chunk[like.text_from : like.text_to].decode("utf-8", "replace")
+                self._keep(text, text)
+                return "broken" if self.broken else None
             return None
         if len(self.sample) < SAMPLE_BYTES:
             self.sample += chunk[: SAMPLE_BYTES - len(self.sample)]
@@ -88,6 +92,7 @@ class Answer:
                 self._take(stamp_ns, self._decoder.flush())
         except (LineTooLongError, NotJsonError) as error:
             self.broken = str(error)
+        if self.broken:
             return "broken"
         return "done" if self._done else None
 
@@ -107,10 +112,8 @@ class Answer:
                 outputs += 1
                 self.ended = False
                 self.events_ns.append(stamp_ns)
-                if self._texts is not None:
-                    self._texts.append(chunk.text)
-                if self._said is not None:
-                    self._said.append(chunk.text if chunk.said is None else chunk.said)
+                if self._texts is not None or self._said is not None:
+                    self._keep(chunk.text, chunk.text if chunk.said is None else chunk.said)
                 if chunk.answer and self.answer_event is None:
                     self.answer_event = len(self.events_ns) - 1
             if chunk.usage is not None or chunk.finish_reason is not None or chunk.final or chunk.error is not None:
@@ -122,6 +125,17 @@ class Answer:
         if outputs > 1:
             # The stamp is that of the read's last segment: for the output events before the last it is an upper bound.
             self.bounds += outputs - 1
+            if len(self.events_ns) > MOST_EVENTS:  # asked here alone: who pours sends many at once
+                self.broken = f"an answer of over {MOST_EVENTS} output events"
+
+    def _keep(self, text: str, said: str) -> None:
+        if self._texts is not None:
+            self._texts.append(text)
+        if self._said is not None:
+            self._said.append(said)
+        self._kept_chars += len(text)
+        if self._kept_chars > MOST_KEPT_CHARS:
+            self.broken = f"an answer of over {MOST_KEPT_CHARS} characters"
 
     def _compare(self, event: bytes, name: bytes, data: bytes, text: str) -> None:
         if self._like is not None and self._like.surrounds(event):

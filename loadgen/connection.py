@@ -179,6 +179,7 @@ class Connection:
         except OSError as error:  # the system says it only once, and gives an empty read after it
             self._lost_by = error.with_traceback(None)
             return data, control
+        self._reader.held_long(len(more))
         return (data + more, its_control) if more else (data, control)
 
     def _take(self, read: Read) -> None:

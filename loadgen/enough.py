@@ -17,7 +17,6 @@ import contextlib
 import math
 import multiprocessing
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadgen.children import start_deaf
 from loadgen.course import DEFAULT_UNTIL
 from loadgen.record import LevelPlan, Row
 
@@ -120,7 +120,7 @@ async def judging(directory: Path, end: Callable[[], None]) -> AsyncIterator[Eno
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_judge, args=(theirs, directory), daemon=True)
-    process.start()
+    start_deaf(process)
     theirs.close()
     enough = Enough(ours, end)
     try:
@@ -138,7 +138,6 @@ async def judging(directory: Path, end: Callable[[], None]) -> AsyncIterator[Eno
 
 
 def _judge(pipe: Connection, directory: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the pipe says when to stop
     os.nice(_LOWEST)
     from analysis import quantiles, records
 

@@ -27,7 +27,7 @@ from loadgen.record import Failure, Kind, Phase, Row, Secrets, Status
 from loadgen.slices import Slices
 from workloads.request import Request
 
-_SHOWN_CHARS = 100  # of a header, in a message
+_SHOWN_CHARS = 100  # of a header, in a message; of a finish_reason
 _SSE_LINE = re.compile(rb"(\xef\xbb\xbf)?\s*(:|(data|event|id|retry)\b)")
 
 
@@ -196,7 +196,7 @@ class Exchange:
             read_lag_us=None if arrivals.unstamped_reads else arrivals.read_lag_ns // 1000,
             want_input_tokens=request.want_input_tokens,
             want_output_tokens=request.want_output_tokens,
-            finish_reason=answer.finish_reason,
+            finish_reason=self._finish_reason(),
             class_name=request.class_name,
             item=request.item,
             group=request.group,
@@ -206,6 +206,11 @@ class Exchange:
             left=status == "cancelled" and not self._cancelled,
             **msgspec.structs.asdict(answer.counts(wire.count_text)),
         )
+
+    def _finish_reason(self) -> str | None:
+        """One word, of a server that means well."""
+        said = self._answer.finish_reason
+        return None if said is None else self._wire.secrets.hide(said)[:_SHOWN_CHARS]
 
     def _judge(self) -> tuple[Status, Failure | None]:
         if self._cancelled:

@@ -19,7 +19,9 @@ from collections.abc import Callable
 from loadgen.clock import mono_ns
 
 MANY = 200
-MOST_UNTAKEN = 10_000  # reads; a tenth of a second's work. Behind by more, taking keeps pace with reading
+# About a tenth of a second's work. Behind by more, taking keeps pace with reading.
+MOST_UNTAKEN = 10_000  # reads
+MOST_UNTAKEN_BYTES = 8 * 2**20  # what so many long reads hold: one of a stream that pours has hundreds of events
 _PAUSE_S = 0.001  # the loop's timers know no less
 _SLICE_NS = 1_000_000
 _A_FEW = 16  # taken between two looks at the clock
@@ -37,6 +39,7 @@ class Reader:
         self._sources: dict[int, _Source] = {}
         self._untaken: deque[tuple[int, _Source, Read]] = deque()
         self._epoll = select.epoll()
+        self._long_bytes = 0  # no less than the long ones among the untaken hold
         self._next: asyncio.Handle | None = None  # turn; None: the loop waits for a socket
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
@@ -49,6 +52,10 @@ class Reader:
         """Before the file is closed. What it held and was not taken is dropped."""
         del self._sources[file]
         self._epoll.unregister(file)
+
+    def held_long(self, size_bytes: int) -> None:
+        """Said by a `read` of more than an event or two: the others are many, and not worth the counting."""
+        self._long_bytes += size_bytes
 
     def take_all(self) -> None:
         """What was read, and not what the sockets hold."""
@@ -97,8 +104,13 @@ class Reader:
         until_ns = mono_ns() + _SLICE_NS
         while self._untaken:
             self._take(_A_FEW)
-            if mono_ns() >= until_ns and len(self._untaken) <= MOST_UNTAKEN:
+            if mono_ns() >= until_ns and not self._far_behind():
                 break
+
+    def _far_behind(self) -> bool:
+        if self._long_bytes > MOST_UNTAKEN_BYTES:  # since it was counted last: most may have been taken
+            self._long_bytes = sum(len(read[2]) for _, _, read in self._untaken)
+        return len(self._untaken) > MOST_UNTAKEN or self._long_bytes > MOST_UNTAKEN_BYTES
 
     def _take(self, most: int) -> None:
         sources, untaken = self._sources, self._untaken

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -185,7 +186,8 @@ class RunWriter:
     def _write_header(self) -> None:
         """Whole or not at all: a crash leaves the old one."""
         new = self.directory / "run.json.new"
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(self.header)) + b"\n")
+        with _named(new):
+            new.write_bytes(msgspec.json.format(msgspec.json.encode(self.header)) + b"\n")
         new.replace(self.directory / "run.json")
 
     def add_plan(self, plan: LevelPlan) -> None:
@@ -199,14 +201,16 @@ class RunWriter:
 
     def add_level(self, row: LevelRow) -> None:
         self.flush()
-        _write(self._levels, self._encode(row) + b"\n")
+        with _named(self.directory / "levels.jsonl"):
+            _write(self._levels, self._encode(row) + b"\n")
 
     def flush(self) -> None:
         """Hand the rows added since the last call to the kernel: what it has survives this process."""
         if self._pending:
             rows = b"\n".join((*self._pending, b""))
             self._pending.clear()
-            _write(self._requests, rows)
+            with _named(self.directory / "requests.jsonl"):
+                _write(self._requests, rows)
 
     def __enter__(self) -> "RunWriter":
         return self
@@ -256,6 +260,16 @@ def _append_to(path: Path) -> int:
         whole -= 1
     os.truncate(file, whole)
     return file
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """The system does not say which file a write was to."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _write(file: int, data: bytes) -> None:

@@ -277,7 +277,8 @@ async def _sample(pages: list[Page], file: int, start_ns: int, asks: _Asks) -> N
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one says when to stop
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the process that started this one says when to stop
     with contextlib.suppress(OSError):  # a full disk, or nobody to answer to
         asyncio.run(_serve())
 

@@ -12,7 +12,7 @@ import httpx
 from loadgen.arrivals import Arrivals
 from loadgen.clock import wall_ns
 from loadgen.connection import END_MARKER_GRACE_S
-from loadgen.transport import StampedTransport, prepare
+from loadgen.transport import CONTROL_LIMIT_BYTES, StampedTransport, prepare
 
 Send = Callable[[bytes, Arrivals], Awaitable[None]]
 
@@ -20,11 +20,41 @@ _HEADERS = {"Content-Type": "application/json"}
 
 
 class Client(httpx.AsyncClient):
-    """httpx's client, which also knows its transport where that is the stamped one."""
+    """httpx's client, which also knows its transport where that is the stamped one.
+
+    An answer that is not streamed has limits, whatever the transport: its size, unpacked too, and the time to its end.
+    """
 
     def __init__(self, *, transport: httpx.AsyncBaseTransport | None = None, **options: Any) -> None:
         super().__init__(transport=transport, **options)
         self.stamped = transport if isinstance(transport, StampedTransport) else None
+
+    async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
+        if stream:
+            return await super().send(request, stream=True, **options)
+        limits = request.extensions.get("timeout", {})
+        read_s, connect_s = limits.get("read"), limits.get("connect") or 0
+        try:
+            async with asyncio.timeout(None if read_s is None else connect_s + read_s):
+                response = await super().send(request, stream=True, **options)
+                try:
+                    return await _whole(response)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise httpx.ReadTimeout(f"no answer within {read_s:g} s", request=request) from None
+
+
+async def _whole(response: httpx.Response) -> httpx.Response:
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > CONTROL_LIMIT_BYTES:
+            raise httpx.RemoteProtocolError(f"an answer of over {CONTROL_LIMIT_BYTES} bytes")
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
+    whole = httpx.Response(response.status_code, headers=headers, content=bytes(body), request=response.request)
+    whole.next_request = response.next_request
+    return whole
 
 
 def sender(client: Client, url: httpx.URL, connect_s: float) -> Send:

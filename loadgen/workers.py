@@ -13,7 +13,6 @@ places of the cap. The starting process writes all rows.
 import asyncio
 import contextlib
 import multiprocessing
-import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 from loadgen.cap import Places, places
+from loadgen.children import start_deaf
 from loadgen.course import Share
 from loadgen.endpoint import open_client
 from loadgen.levels import Moment, now
@@ -73,14 +73,15 @@ _from_worker = msgspec.msgpack.Decoder(Ready | Rows | Ended | End | Fault).decod
 
 
 class Workers:
-    """The processes, seen from the one that started them. Raises OSError where one fails."""
+    """The processes, seen from the one that started them. Raises OSError where one fails, and what `emit` or `flush`
+    raised."""
 
     def __init__(self, emit: Callable[[Row], None], flush: Callable[[], None]) -> None:
         self._emit = emit
         self._flush = flush
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
-        self._said: asyncio.Queue[Ready | Ended | Fault] = asyncio.Queue()
+        self._said: asyncio.Queue[Ready | Ended | Fault | Exception] = asyncio.Queue()
 
     @classmethod
     async def start(cls, job: Job, workers: int, emit: Callable[[Row], None], flush: Callable[[], None]) -> "Workers":
@@ -93,7 +94,7 @@ class Workers:
                 ours, theirs = context.Pipe()
                 own = msgspec.structs.replace(job, share=Share(worker, workers))
                 process = context.Process(target=_work, args=(theirs, own, cap), daemon=True)
-                process.start()
+                start_deaf(process)
                 theirs.close()
                 made._processes.append(process)
                 made._pipes.append(ours)
@@ -138,6 +139,8 @@ class Workers:
         messages: list[Ready | Ended] = []
         while len(messages) < count:
             message = await self._said.get()
+            if isinstance(message, Exception):
+                raise message
             if isinstance(message, Fault):
                 raise OSError(message.message)
             messages.append(message)
@@ -160,9 +163,12 @@ class Workers:
             self._said.put_nowait(Fault("a worker process has ended unexpectedly; what it had sent is kept"))
             return
         if isinstance(message, Rows):
-            for row in message.rows:
-                self._emit(row)
-            self._flush()
+            try:
+                for row in message.rows:
+                    self._emit(row)
+                self._flush()
+            except Exception as fault:  # noqa: BLE001 - a full disk, or a fault of ours: whoever waits raises it
+                self._said.put_nowait(fault)
         elif isinstance(message, End):
             self._tell(self._pipes, message)
         else:
@@ -197,7 +203,6 @@ def _sum(counts: list[int | None]) -> int | None:
 def _work(pipe: Connection, job: Job, cap: Places | None) -> None:
     import uvloop
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one says when to stop
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         try:
             uvloop.run(_serve(pipe, job, cap))

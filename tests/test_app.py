@@ -58,6 +58,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> Complain:
         (["nope"], 'Unknown command "nope"'),
         (["run"], "requires an argument"),
         (["run", "localhost:1", "extra"], "extra"),
+        (["run", "localhost:1", "http://u:pw@h?key=k"], "['http://****@h?****"),
         (["run", "localhost:1", "--nope"], "Unknown option: --nope"),
         (["run", "localhost:1", "--requests", "many"], '"many"'),
         (["run", "localhost:1", "--requests", "0"], "--requests 0: expected at least 1"),
@@ -226,6 +227,7 @@ async def started(*arguments: str, **environment: str) -> asyncio.subprocess.Pro
     return await asyncio.create_subprocess_exec(
         *LOADGEN,
         *arguments,
+        start_new_session=True,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | environment,
@@ -271,6 +273,53 @@ async def test_an_interrupt_before_the_load_or_twice_in_it_is_130_and_no_traceba
     assert Path("runs").exists() is (at == "load")
 
 
+@pytest.mark.parametrize("without", [(0,), (2,), (0, 1, 2), "a reader", "room"])
+def test_a_run_needs_no_standard_files(without: tuple[int, ...] | str) -> None:
+    def lose() -> None:
+        for file in () if isinstance(without, str) else without:
+            os.close(file)
+
+    gone, end = os.pipe()
+    os.close(gone)
+    full = os.open("/dev/full", os.O_WRONLY)
+    error = {"a reader": end, "room": full}.get(str(without), subprocess.PIPE)
+    with listening_in_a_thread(Api()) as server:
+        ended = subprocess.run(
+            [*LOADGEN, "run", server.url(), *SMALL[:-2], "--out", "here", "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=error,
+            preexec_fn=lose,
+            timeout=40,
+        )
+    os.close(end)
+    os.close(full)
+    assert ended.returncode in (0, 4), ended.stderr
+    assert json.loads(Path("here/summary.json").read_text())["levels"][0]["requests"]["ok"] == 4
+    if without != (0, 1, 2):
+        assert json.loads(ended.stdout)["levels"][0]["requests"]["ok"] == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", ["start of the workers", "load"])
+async def test_a_signal_to_all_its_processes_is_one_to_the_run(at: str, number: signal.Signals) -> None:
+    """As Ctrl-C is, and what a service manager sends."""
+    api = Api(delay_s=0.005)
+    async with listening(api) as server, asyncio.timeout(50):
+        flags = ["--concurrency", "2", "--requests", "enough", "--duration", "60s", *SMALL[4:-2], "--workers", "2"]
+        process = await started("run", server.url(), *flags, "--quiet", "--out", "here")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(children.read_text().split()) < 3 or (at == "load" and len(api.asked()) < 100):
+            await asyncio.sleep(0.01)  # the workers, and what keeps count of their semaphores
+        os.killpg(process.pid, number)
+        _, err = await process.communicate()
+    assert (process.returncode, err) == (130, b"")
+    rows = [json.loads(line)["status"] for line in Path("here/requests.jsonl").read_text().splitlines()]
+    assert at != "load" or (len(rows) >= 90 and set(rows) == {"ok"})
+    ended = [json.loads(line)["ended_by"] for line in Path("here/levels.jsonl").read_text().splitlines()]
+    assert at != "load" or ended == ["interrupt"]
+
+
 async def test_no_secret_shows_anywhere() -> None:
     """Not in a file, not on a terminal, not in the process list; and the server repeats them all."""
     api = Api()
@@ -280,6 +329,10 @@ async def test_no_secret_shows_anywhere() -> None:
         Path("c.toml").write_text(f"header = [\"X-Api-Key: {CANARY}\"]\nbody = '{body}'")
         flags = [*SMALL[:-2], "--config", "c.toml", "--api-key-env", "MY_KEY"]  # its metrics are asked too
         process = await started("run", url, *flags, "--out", "here", MY_KEY=CANARY)
+        while not api.received:
+            await asyncio.sleep(0.001)
+        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert server.url("/v1?").partition("//")[2].encode() in shown
         out, err = await process.communicate()
         assert process.returncode in (0, 4), err
         assert api.received[-1].headers["x-api-key"] == CANARY
@@ -288,7 +341,7 @@ async def test_no_secret_shows_anywhere() -> None:
         failed_out, failed_err = await failing.communicate()
         assert failing.returncode == 2
         assert b"***" in failed_err
-    assert CANARY.encode() not in out + err + failed_out + failed_err
+    assert CANARY.encode() not in shown + out + err + failed_out + failed_err
     files = [path for path in Path("here").rglob("*") if path.is_file()]
     assert {"run.json", "requests.jsonl", "levels.jsonl"} <= {path.name for path in files}
     assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []
@@ -297,23 +350,15 @@ async def test_no_secret_shows_anywhere() -> None:
 # A disk that is full
 
 
-def test_a_full_disk_ends_the_run_with_one_line_and_what_was_written() -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_full_disk_ends_the_run_with_one_line_and_what_was_written(workers: str) -> None:
     """A limit on the size of files stands for the disk: the kernel refuses the write in the same way."""
-    with listening_in_a_thread(Api()) as server:
+    with listening_in_a_thread(Api(delay_s=0.005)) as server:
         ended = subprocess.run(
             [
                 *LOADGEN,
-                "run",
-                server.url(),
-                *SMALL[:2],
-                "--duration",
-                "50s",
-                "--input",
-                "32",
-                "--output",
-                "4",
-                "--out",
-                "here",
+                *("run", server.url(), *SMALL[:2], "--duration", "50s", *SMALL[4:]),
+                *("--workers", workers, "--out", "here"),
             ],
             env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},  # it writes too
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
@@ -322,6 +367,6 @@ def test_a_full_disk_ends_the_run_with_one_line_and_what_was_written() -> None:
             timeout=40,
         )
     assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == "loadgen: File too large"
+    assert ended.stderr.splitlines()[-1] == "loadgen: here/requests.jsonl: File too large"
     assert "Traceback" not in ended.stderr
     assert len(Path("here/requests.jsonl").read_bytes()) == 8192

@@ -14,6 +14,7 @@ from loadgen import connection as module
 from loadgen.answer import Answer
 from loadgen.arrivals import Arrivals, Said
 from loadgen.connection import SMALL_READ_BYTES, Connection
+from tests.fakes import content
 from tests.fakes_api import LAST_CHUNK, STREAM_HEAD, both_loops, chunked, run_on
 from tests.fakes_pair import pair
 
@@ -292,3 +293,24 @@ def test_an_answer_says_done_at_its_end_marker_and_broken_at_once() -> None:
         "broken",
         None,
     ]
+
+
+def test_an_answer_of_too_many_events_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where several come at once: one at a time, they take more time than there is."""
+    monkeypatch.setattr("loadgen.answer.MOST_EVENTS", 5)
+    answer = Answer(2**20, keep_text=False)
+    assert [answer.feed(1, content("a") * 2) for _ in range(4)] == [None, None, "broken", None]
+    assert answer.broken == "an answer of over 5 output events"
+    assert len(answer.events_ns) == 6
+
+
+@pytest.mark.parametrize("kept", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("events", [1, 2])
+def test_text_that_is_kept_has_a_limit(kept: tuple[bool, bool], events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.answer.MOST_KEPT_CHARS", 50)
+    answer = Answer(2**20, *kept)
+    said = [answer.feed(1, content("0123456789") * events) for _ in range(8)]
+    assert said.index("broken") == 5 // events
+    assert answer.broken == "an answer of over 50 characters"
+    answer = Answer(2**20, keep_text=False)
+    assert {answer.feed(1, content("0123456789") * events) for _ in range(8)} == {None}

@@ -374,11 +374,12 @@ async def test_a_key_that_the_server_repeats_is_hidden(body: str, status: int) -
     assert len(message(row)) < 400
 
 
-async def test_a_key_in_an_error_event_is_hidden() -> None:
-    row = await row_of(
-        stream(event({"error": {"message": "key sk-verysecret is over"}})), secrets=Secrets(["sk-verysecret"])
-    )
+async def test_a_key_in_an_event_is_hidden() -> None:
+    secrets = Secrets(["sk-verysecret"])
+    row = await row_of(stream(event({"error": {"message": "key sk-verysecret is over"}})), secrets=secrets)
     assert (kind(row), message(row)) == ("stream_error", "key *** is over")
+    row = await row_of(stream(content("a"), delta(finish_reason=f"sk-verysecret{'x' * 200}"), DONE), secrets=secrets)
+    assert row.finish_reason == "***" + "x" * 97
 
 
 # Other transports

@@ -244,11 +244,12 @@ async def test_nobody_is_called_after_the_close(size: int, monkeypatch: pytest.M
     assert (g.calls, g.faults) == ([], [])
 
 
-def one_a_turn(monkeypatch: pytest.MonkeyPatch, most_untaken: int = 1000) -> None:
+def one_a_turn(monkeypatch: pytest.MonkeyPatch, most_untaken: int = 1000, most_bytes: int = 10**6) -> None:
     """A core so slow that a slice is over with the first thing taken."""
     monkeypatch.setattr(module, "_SLICE_NS", 0)
     monkeypatch.setattr(module, "_A_FEW", 1)
     monkeypatch.setattr(module, "MOST_UNTAKEN", most_untaken)
+    monkeypatch.setattr(module, "MOST_UNTAKEN_BYTES", most_bytes)
 
 
 @pytest.mark.parametrize(("size", "stamped"), [(MANY - 1, True), (MANY, True), (MANY, False)])
@@ -285,6 +286,24 @@ async def test_behind_by_too_much_taking_keeps_pace(monkeypatch: pytest.MonkeyPa
         assert len(g.calls) == 3 * MANY - 2
         await g.turns(lambda: len(g.calls) == 3 * MANY)
         assert g.calls == list(range(3 * MANY))
+
+
+@both_loops
+async def test_behind_by_too_many_bytes_of_long_reads_taking_keeps_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_a_turn(monkeypatch, most_bytes=250)
+    size = 3 * MANY
+    with group(size) as g:
+
+        def taken(count: int) -> Callable[[], bool]:
+            return lambda: len(g.calls) >= count
+
+        for before in (0, size, 2 * size):  # what was taken since counts no more
+            for number in range(size):
+                g.write(number, b"x" * 100)
+                g.reader.held_long(100)
+            await g.turns(taken(before + 1))
+            assert len(g.calls) == before + size - 2
+            await g.turns(taken(before + size))
 
 
 @both_loops

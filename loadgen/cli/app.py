@@ -1,11 +1,16 @@
 """The command line: `loadgen COMMAND`. Each command is a file of its own and imports what it needs when it runs."""
 
+import io
+import os
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
+
+from loadgen.cli.arguments import paint_over, painted
 
 EXIT_USAGE = 2
 
@@ -40,7 +45,27 @@ for name, text in {
 
 
 def main() -> None:
+    paint_over()
+    _lean_on_nobody()
     sys.exit(execute(sys.argv[1:]))
+
+
+class _Talk(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _lean_on_nobody() -> None:
+    """What is said on standard error is not worth a run: its reader may go away, or its disk be full. And a process may
+    be started without any of its standard files, whose numbers uvloop would not have taken by others."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(file)
+    talk = io.BufferedWriter(_Talk(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(talk, errors="backslashreplace", line_buffering=True)
 
 
 def execute(arguments: list[str]) -> int:
@@ -49,7 +74,8 @@ def execute(arguments: list[str]) -> int:
         arguments = _use_config(arguments)
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        return _complain(f"{error} (loadgen --help shows the flags)")
+        said = painted(str(error).encode("utf-8", "replace")).decode()  # it repeats words of the command line
+        return _complain(f"{said} (loadgen --help shows the flags)")
     except ValueError as error:
         return _complain(str(error))
     except OSError as error:
