@@ -58,7 +58,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> Complain:
         (["nope"], 'Unknown command "nope"'),
         (["run"], "requires an argument"),
         (["run", "localhost:1", "extra"], "extra"),
-        (["run", "localhost:1", "http://u:pw@h?key=k"], "['http://****@h?****"),
+        (["run", "localhost:1", "http://u:pw@h?key=k"], "['http://***@h?***"),
         (["run", "localhost:1", "--nope"], "Unknown option: --nope"),
         (["run", "localhost:1", "--requests", "many"], '"many"'),
         (["run", "localhost:1", "--requests", "0"], "--requests 0: expected at least 1"),

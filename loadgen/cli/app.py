@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
 
-from loadgen.cli.arguments import paint_over, painted
+from loadgen.cli.arguments import hide_keys, without_keys
 
 EXIT_USAGE = 2
 
@@ -45,7 +45,7 @@ for name, text in {
 
 
 def main() -> None:
-    paint_over()
+    hide_keys()
     _lean_on_nobody()
     sys.exit(execute(sys.argv[1:]))
 
@@ -74,7 +74,7 @@ def execute(arguments: list[str]) -> int:
         arguments = _use_config(arguments)
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        said = painted(str(error).encode("utf-8", "replace")).decode()  # it repeats words of the command line
+        said = without_keys(str(error))  # it repeats words of the command line
         return _complain(f"{said} (loadgen --help shows the flags)")
     except ValueError as error:
         return _complain(str(error))

@@ -1,47 +1,32 @@
 """The command line in the process list, which all users of a machine can read.
 
-What a key may stand in is painted over there: user and password of a URL, its query, the values of --header and --body.
+What a key may stand in is hidden there: user and password of a URL, its query, the values of --header and --body.
 """
 
-import contextlib
 import re
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 
-_FLAGS = (b"--header", b"--body")
-_IN_A_URL = re.compile(rb"(?<=://)[^/?#]+(?=@)|(?<=\?).+")
-_USER_ALONE = re.compile(rb"^(?!sim:)[^/?#:@]+:[^/?#]+(?=@)")  # user:password@host, and not sim:MODEL@GPU
-_FIRST, _LAST = 45, 46  # of /proc/self/stat, counted from what follows the name: where the arguments lie in memory
+from setproctitle import setproctitle
 
-
-def paint_over() -> None:
-    """Where the system lets a process do that."""
-    with contextlib.suppress(OSError):
-        numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        first, last = int(numbers[_FIRST]), int(numbers[_LAST])
-        with open("/proc/self/mem", "r+b", buffering=0) as memory:
-            memory.seek(first)
-            shown = painted(memory.read(last - first))
-            memory.seek(first)
-            memory.write(shown)
+HIDDEN = "***"
+_FLAGS = ("--header", "--body")
+_IN_A_URL = re.compile(r"(?<=://)[^/?#]+(?=@)|(?<=\?)\S+")
+_USER_ALONE = re.compile(r"^(?!sim:)[^/?#:@]+:[^/?#]+(?=@)")  # user:password@host, and not sim:MODEL@GPU
 
 
-def painted(arguments: bytes) -> bytes:
-    """Each ends with a zero byte; nothing changes its place."""
-    words = arguments.split(b"\0")
-    for place, word in enumerate(words):
-        flag, equals, value = word.partition(b"=")
-        if place and words[place - 1] in _FLAGS:
-            words[place] = _stars(word)
-        elif equals and flag in _FLAGS:
-            words[place] = flag + equals + _stars(value)
-        else:
-            words[place] = _IN_A_URL.sub(_over, _USER_ALONE.sub(_over, word))
-    return b"\0".join(words)
+def hide_keys() -> None:
+    setproctitle(" ".join(["loadgen", *shown(sys.argv[1:])]))
 
 
-def _over(found: re.Match[bytes]) -> bytes:
-    return _stars(found[0])
+def shown(words: Sequence[str]) -> list[str]:
+    return [
+        HIDDEN if before in _FLAGS else without_keys(_USER_ALONE.sub(HIDDEN, word))
+        for before, word in zip(["", *words], words, strict=False)
+    ]
 
 
-def _stars(text: bytes) -> bytes:
-    return b"*" * len(text)
+def without_keys(text: str) -> str:
+    """One word of a command line, or a message that repeats one."""
+    flag, equals, _ = text.partition("=")
+    return flag + equals + HIDDEN if equals and flag in _FLAGS else _IN_A_URL.sub(HIDDEN, text)
