@@ -50,9 +50,15 @@ class Reader:
         del self._sources[file]
         self._epoll.unregister(file)
 
-    def take_all(self) -> None:
-        """What was read, and not what the sockets hold."""
-        self._take(len(self._untaken))
+    def take_now(self, file: int) -> None:
+        """What was read of this one, before its turn; not what the socket holds."""
+        source = self._sources[file]
+        own = [read for _, one, read in self._untaken if one is source]
+        if own:
+            self._untaken = deque([one for one in self._untaken if one[1] is not source])
+        for read in own:
+            if self._sources.get(file) is source:  # else it was closed meanwhile
+                source[1](read)
 
     def close(self) -> None:
         if self._next is None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from loadgen.exchange import Exchange, Limits
+from loadgen.reader import Reader
 from loadgen.record import Kind, Row, Secrets
 from loadgen.transport import StampedTransport
 from tests.fakes import (
@@ -270,6 +271,39 @@ async def test_connect_limit() -> None:
     assert kind(row) == "timeout_connect"
     assert row.sent_us is None
     assert row.connect_us is not None
+
+
+# A client that is behind: it has read what came, and not taken it yet
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "expected"),
+    [
+        (GOOD, Limits(first_s=0.3), None),
+        (GOOD, Limits(total_s=0.3), None),
+        (stream(content("a"), At(10), RESET), Limits(total_s=0.3), "truncated"),
+        (stream(ROLE, At(10), RESET), Limits(first_s=0.3), "truncated"),
+        (stream(ROLE, content("a")), Limits(total_s=0.3), "truncated"),
+        ([RESET], Limits(first_s=0.3), "connect"),
+    ],
+)
+async def test_no_time_limit_passes_over_what_has_come(
+    script: Script, limits: Limits, expected: Kind | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reader, "_take_some", lambda _: None)
+    assert kind(await row_of(script, limits=limits)) == expected
+
+
+async def test_a_stream_is_not_silent_whose_events_wait_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_some = Reader._take_some
+    rows: list[Row] = []
+    script = stream(content("a"), At(30), content("b"), FIN, DONE)
+    async with serve(script) as server, a_wire(server.url, rows, limits=Limits(idle_s=0.3)) as wire:
+        exchange = Exchange(wire, a_request(), "measure")
+        behind = exchange._answer.events_ns
+        monkeypatch.setattr(Reader, "_take_some", lambda reader: None if behind else take_some(reader))
+        await exchange.run()
+    assert (kind(rows[0]), len(rows[0].events_us)) == (None, 2)
 
 
 # How a stream ends, and what becomes of its connection
