@@ -2,6 +2,10 @@
 
     python -m tests.fuzz --streams 100000 --seed 1
     python -m tests.fuzz --first 4711 --streams 1 --seed 1      one of them again
+    python -m tests.fuzz --sockets 64 --behind ...              one way only
+
+A quarter of the streams goes each way: over few sockets and over so many that they are read together, by a client that
+keeps up and by one that is behind, which takes in one read in each turn of its loop.
 
 What the server does with stream i follows from the seed and i alone: whole answers in every form, the same with bytes
 changed, noise, cut anywhere, split anywhere, with pauses, and with a close, a reset or a silence at the end. Some
@@ -22,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
+from unittest import mock
 
 import httpx
 import msgspec
@@ -30,6 +35,7 @@ import uvloop
 from analysis import records
 from loadgen.dialects import Dialect
 from loadgen.exchange import Exchange, Limits, Wire
+from loadgen.reader import MANY
 from loadgen.record import Kind, Row, Secrets, Status
 from loadgen.sending import Client, sender
 from loadgen.slices import Slices
@@ -39,10 +45,12 @@ from workloads.request import Request
 
 Outcomes = Counter[str]  # "ok", "cancelled", "failed KIND"
 
+WAYS = tuple((sockets, behind) for sockets in (64, MANY + 56) for behind in (False, True))
 LIMITS = Limits(first_s=0.3, idle_s=0.2, total_s=0.6, connect_s=2.0)
 LINE_LIMIT_BYTES = 16_384
 MESSAGE_LIMIT = 700
 STUCK_S = 30.0  # far beyond every limit of a request
+NOTICED_S = 0.1  # after which nobody waits for a server that has hung up
 
 
 class FuzzError(AssertionError):
@@ -182,7 +190,7 @@ def answer_of(seed: int, index: int) -> bytes:
     return _answer(_of(seed, index))
 
 
-def _server(seed: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
+def _server(seed: int, hung_up_ns: dict[int, int]) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # a client that has gone: uvloop has several ways to say so
             await serve_all(reader, writer)
@@ -191,15 +199,17 @@ def _server(seed: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter],
         while True:
             received = await receive(reader)
             index = int(received.json()["messages"][0]["content"])
+            hung_up_ns.pop(index, None)  # it is tried again
             rng = _of(seed, index)
             answer = _answer(rng)
-            if rng.random() < 0.03:  # before any byte
-                return _hang_up(rng, writer)
-            await _write(rng, writer, answer)
+            before_any_byte = rng.random() < 0.03
+            if not before_any_byte:
+                await _write(rng, writer, answer)
             end = rng.random()
-            if end < 0.02:
+            if end < 0.02 and not before_any_byte:
                 await reader.read()  # silence, until the client has had enough
-            if end < 0.2:
+            if end < 0.2 or before_any_byte:
+                hung_up_ns[index] = time.time_ns()
                 return _hang_up(rng, writer)
 
     return serve
@@ -246,8 +256,10 @@ def fault(row: Row) -> str:
 class _Ended:
     """The rows as they come, and what is wrong with any of them."""
 
-    def __init__(self, indices: range) -> None:
+    def __init__(self, indices: range, start_ns: int, hung_up_ns: dict[int, int]) -> None:
         self._indices = indices
+        self._start_ns = start_ns
+        self._hung_up_ns = hung_up_ns  # when the server left a stream
         self._rows = bytearray(len(indices))  # of each stream
         self.outcomes: Outcomes = Counter()
         self.faults: list[str] = []
@@ -256,15 +268,26 @@ class _Ended:
         self._rows[row.index - self._indices.start] += 1
         if problem := fault(row):
             self.faults.append(f"stream {row.index}: {problem}: {row}")
+        if self._waited_for_nobody(row):
+            self.faults.append(f"stream {row.index}: the server had hung up before the time limit: {row}")
         self.outcomes[row.status if row.error is None else f"failed {row.error.kind}"] += 1
+
+    def _waited_for_nobody(self, row: Row) -> bool:
+        if row.error is None or row.error.kind not in ("timeout_first", "timeout_idle", "timeout_total"):
+            return False
+        assert row.sent_us is not None
+        assert row.end_us is not None
+        end_ns = self._start_ns + (row.sent_us + row.end_us) * 1000
+        return end_ns - self._hung_up_ns.get(row.index, end_ns) > NOTICED_S * 1e9
 
     def count(self) -> None:
         counts = zip(self._indices, self._rows, strict=True)
         self.faults += [f"stream {index} has {rows} rows" for index, rows in counts if rows != 1]
 
 
-async def _client(url: str, seed: int, indices: range, concurrency: int) -> _Ended:
-    ended = _Ended(indices)
+async def _client(url: str, seed: int, indices: range, sockets: int, hung_up_ns: dict[int, int]) -> _Ended:
+    start_ns = time.time_ns()
+    ended = _Ended(indices, start_ns, hung_up_ns)
     left = iter(indices)
     slices = Slices()
     transport = StampedTransport()
@@ -276,7 +299,7 @@ async def _client(url: str, seed: int, indices: range, concurrency: int) -> _End
             slices=slices,
             secrets=Secrets(["sk-canary"]),
             emit=ended.emit,
-            start_ns=time.time_ns(),
+            start_ns=start_ns,
             line_limit_bytes=LINE_LIMIT_BYTES,
             count_text=len if seed % 2 else None,
         )
@@ -288,7 +311,7 @@ async def _client(url: str, seed: int, indices: range, concurrency: int) -> _End
                 if ended.faults:
                     return
 
-        await asyncio.gather(*(slot() for _ in range(concurrency)))
+        await asyncio.gather(*(slot() for _ in range(sockets)))
         await slices.drain()
         await slices.aclose()
         if not ended.faults:
@@ -312,22 +335,25 @@ async def _one(wire: Wire, index: int, rng: random.Random) -> str | None:
     return None if task.cancelled() or task.exception() is None else f"raised {task.exception()!r}"
 
 
-async def _fuzz(seed: int, indices: range, concurrency: int) -> Outcomes:
+async def _fuzz(seed: int, indices: range, sockets: int) -> Outcomes:
+    hung_up_ns: dict[int, int] = {}
     stray: list[str] = []  # exceptions in callbacks, which nobody awaits
     asyncio.get_running_loop().set_exception_handler(lambda _, context: stray.append(repr(context)))
-    async with listening(_server(seed)) as server:
-        ended = await _client(server.url(), seed, indices, concurrency)
+    async with listening(_server(seed, hung_up_ns)) as server:
+        ended = await _client(server.url(), seed, indices, sockets, hung_up_ns)
     if faults := ended.faults + stray:
         raise FuzzError(f"{len(faults)} faults with seed {seed}: " + "\n".join(faults[:5]))
     return ended.outcomes
 
 
-def fuzz(streams: int, seed: int, *, first: int = 0, concurrency: int = 64) -> Outcomes:
+def fuzz(streams: int, seed: int, *, first: int = 0, sockets: int = 64, behind: bool = False) -> Outcomes:
     """How many streams ended in what. Raises FuzzError, also for a socket that is left open."""
     uvloop.run(asyncio.sleep(0))  # the first one opens what the process keeps
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    outcomes = uvloop.run(_fuzz(seed, range(first, first + streams), concurrency))
+    slow = mock.patch.multiple("loadgen.reader", _SLICE_NS=0, _A_FEW=1)
+    with slow if behind else contextlib.nullcontext():
+        outcomes = uvloop.run(_fuzz(seed, range(first, first + streams), sockets))
     gc.collect()
     if (after := len(os.listdir("/proc/self/fd"))) > before:
         raise FuzzError(f"{after - before} file descriptors are left open")
@@ -339,14 +365,26 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--sockets", type=int)
+    parser.add_argument("--behind", action="store_true")
     asked = parser.parse_args()
+    ways = WAYS if asked.sockets is None else ((asked.sockets, asked.behind),)
+    first, end = asked.first, asked.first + asked.streams
+    for left, (sockets, behind) in zip(range(len(ways), 0, -1), ways, strict=True):
+        streams = (end - first) // left
+        _say(streams, asked.seed, first, sockets, behind)
+        first += streams
+    return 0
+
+
+def _say(streams: int, seed: int, first: int, sockets: int, behind: bool) -> None:
     begun_s = time.monotonic()
-    outcomes = fuzz(asked.streams, asked.seed, first=asked.first)
+    outcomes = fuzz(streams, seed, first=first, sockets=sockets, behind=behind)
     took_s = time.monotonic() - begun_s
     for outcome, count in outcomes.most_common():
         print(f"{count:8} {outcome}")
-    print(f"{outcomes.total():8} streams, seed {asked.seed}, {took_s:.1f} s, {outcomes.total() / took_s:.0f}/s")
-    return 0
+    way = f"{sockets} sockets, {'behind' if behind else 'in time'}"
+    print(f"{streams:8} streams from {first}, seed {seed}, {way}, {took_s:.1f} s, {streams / took_s:.0f}/s")
 
 
 if __name__ == "__main__":
