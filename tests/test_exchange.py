@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from loadgen.connection import Connection
 from loadgen.exchange import Exchange, Limits
 from loadgen.reader import Reader
 from loadgen.record import Kind, Row, Secrets
@@ -356,6 +357,24 @@ async def test_a_reused_connection_that_dies_unheard_is_replaced_once_and_said()
         rows = await rows_one_after_another(server.url, 2)
     assert [(kind(row), row.retries) for row in rows] == [(None, 0), (None, 1)]
     assert (server.connections, len(server.requests)) == (2, 3)
+
+
+async def test_the_second_try_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It connects slowly, after a time limit's length was spent on the first."""
+    connect = StampedTransport._connect
+
+    async def slowly(transport: StampedTransport, *about: Any) -> Connection:
+        await asyncio.sleep(0.02)
+        return await connect(transport, *about)
+
+    rows: list[Row] = []
+    script = in_turn(GOOD, [At(150), RESET], GOOD)
+    async with serve(script) as server, a_wire(server.url, rows, limits=Limits(first_s=0.3)) as wire:
+        await Exchange(wire, a_request(0), "measure").run()
+        monkeypatch.setattr(StampedTransport, "_connect", slowly)
+        monkeypatch.setattr(Reader, "_take_some", lambda _: None)  # hears of the reset when it looks for the limit
+        await Exchange(wire, a_request(1), "measure").run()
+    assert [(kind(row), row.retries, len(row.events_us)) for row in rows] == [(None, 0, 2), (None, 1, 2)]
 
 
 async def test_cancelled() -> None:
