@@ -12,6 +12,7 @@ all that are ready are read together, about once a millisecond. Where the kernel
 """
 
 import asyncio
+import contextlib
 import select
 from collections import deque
 from collections.abc import Callable
@@ -41,14 +42,16 @@ class Reader:
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, file: int, read: Callable[[], Read | None], take: Callable[[Read], None]) -> None:
-        """`read` is called when there is something, and does not wait; `take` gets what it returned, later."""
+        """`read` is called when there is something, and does not wait; `take` gets what it returned, later. After its
+        end nothing is read."""
         self._sources[file] = read, take
         self._epoll.register(file, select.EPOLLIN)
 
     def remove(self, file: int) -> None:
         """Before the file is closed. What it held and was not taken is dropped."""
         del self._sources[file]
-        self._epoll.unregister(file)
+        with contextlib.suppress(FileNotFoundError):  # its end was read
+            self._epoll.unregister(file)
 
     def take_now(self, file: int) -> None:
         """What was read of this one, before its turn; not what the socket holds."""
@@ -97,6 +100,8 @@ class Reader:
             source = sources[file]
             if (read := source[0]()) is not None:
                 untaken.append((file, source, read))
+                if not read[2]:  # which the system would say again and again
+                    self._epoll.unregister(file)
         return len(ready)
 
     def _take_some(self) -> None:

@@ -277,8 +277,9 @@ class _Ended:
             return False
         assert row.sent_us is not None
         assert row.end_us is not None
-        end_ns = self._start_ns + (row.sent_us + row.end_us) * 1000
-        return end_ns - self._hung_up_ns.get(row.index, end_ns) > NOTICED_S * 1e9
+        sent_ns = self._start_ns + row.sent_us * 1000
+        end_ns = sent_ns + row.end_us * 1000
+        return sent_ns < self._hung_up_ns.get(row.index, end_ns) < end_ns - NOTICED_S * 1e9
 
     def count(self) -> None:
         counts = zip(self._indices, self._rows, strict=True)

@@ -29,7 +29,7 @@ def test_every_stream_ends_in_one_row(sockets: int, behind: bool, monkeypatch: p
     kinds = {"ok", "cancelled"} | {f"failed {kind}" for kind in ("protocol", "http_status", "truncated", "empty")}
     assert {outcome for outcome, count in outcomes.items() if count > 8} >= kinds | {"failed connect"}
     assert (most_sockets >= MANY) is (sockets >= MANY)
-    assert most_untaken > 50 or not behind
+    assert most_untaken > 16 or not behind
 
 
 def test_what_the_server_does_follows_from_the_seed() -> None:
@@ -67,7 +67,9 @@ async def test_a_row_that_cannot_be_is_a_fault(changes: dict[str, Any], says: st
     assert says in fuzz.fault(msgspec.structs.replace(row, **changes))
 
 
-@pytest.mark.parametrize(("hung_up_ns", "faults"), [({}, 0), ({0: 1_250_000_000}, 0), ({0: 1_050_000_000}, 1)])
+@pytest.mark.parametrize(
+    ("hung_up_ns", "faults"), [({}, 0), ({0: 1_250_000_000}, 0), ({0: 1_050_000_000}, 1), ({0: 950_000_000}, 0)]
+)
 async def test_a_time_limit_after_the_server_hung_up_is_a_fault(hung_up_ns: dict[int, int], faults: int) -> None:
     async with serve(stream(content("a"), FIN, DONE)) as server:
         row = await one_row(server.url)

@@ -328,6 +328,20 @@ async def test_what_was_read_of_one_is_taken_before_its_turn(monkeypatch: pytest
 
 
 @both_loops
+async def test_an_end_is_read_once_however_long_it_waits_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with group(MANY) as g:
+        await read_and_not_taken(g, "a", monkeypatch)
+        g.far[0].close()
+        await g.turns()
+        assert g.steps.count("read 0") == 2
+        g.leave(0)
+        g.write(1)
+        await g.turns(lambda: g.steps.count("read 1") == 2)
+        assert g.steps.count("read 1") == 2
+        assert g.faults == []
+
+
+@both_loops
 async def test_one_that_is_closed_with_what_it_takes_now_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     with group(MANY) as g:
         await read_and_not_taken(g, "ab", monkeypatch)
