@@ -274,8 +274,7 @@ class _Ended:
     """The rows as they come, and what is wrong with any of them."""
 
     def __init__(self, indices: range, hang_ups: HangUps) -> None:
-        self._indices = indices
-        self._hang_ups = hang_ups
+        self._indices, self._hang_ups = indices, hang_ups
         self._rows = bytearray(len(indices))  # of each stream
         self.outcomes: Outcomes = Counter()
         self.faults: list[str] = []
