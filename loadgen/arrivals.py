@@ -15,6 +15,7 @@ class Arrivals:
 
     __slots__ = (
         "_awaiter",
+        "catch_up",
         "connect_ns",
         "end_ns",
         "ended",
@@ -33,6 +34,7 @@ class Arrivals:
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
+        self.catch_up: Callable[[], None] = _nothing  # takes in at once what has come; of the connection, once sent
         self.connect_ns: int | None = None  # when a connection began to be opened for this request; None: reused
         self.sent_ns = 0
         self.headers_ns: int | None = None
@@ -75,3 +77,7 @@ class Arrivals:
     async def _wait(self) -> None:
         self._awaiter = asyncio.get_running_loop().create_future()
         await self._awaiter
+
+
+def _nothing() -> None:
+    pass

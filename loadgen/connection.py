@@ -93,6 +93,7 @@ class Connection:
         self._after_chunk = self._between_chunks = False
         self._head_bytes = 0
         arrivals.headers = []
+        arrivals.catch_up = self._catch_up
         if self._tls is not None:
             message = self._tls.encrypt(message)
         arrivals.sent_ns = arrivals.last_ns = wall_ns()
@@ -108,6 +109,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        self._arrivals = None
         self._reader.remove(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
@@ -145,10 +147,15 @@ class Connection:
             self._loop.remove_writer(self._fd)
 
     def _fail_unless_answered(self, error: OSError) -> None:
-        self._reader.take_all()
-        self._read_now()
+        self._catch_up()
         if not self.closed and self._arrivals is not None and not self._headers_complete:
             self._lost(error)
+
+    def _catch_up(self) -> None:
+        """Take what has come, in its order, though others wait for longer."""
+        if not self.closed:
+            self._reader.take_now(self._fd)
+        self._read_now()
 
     def _read_now(self) -> None:
         if not self.closed and (read := self._read()) is not None:
@@ -211,7 +218,6 @@ class Connection:
             else:
                 self._parse(stamp_ns, data, arrivals)
         except Exception as fault:  # noqa: BLE001 - whoever waits for the answer raises it
-            self._arrivals = None
             self.close()
             arrivals.fault = fault
             arrivals.finish(read_ns)
@@ -233,6 +239,7 @@ class Connection:
         if ended:  # what came with the end is parsed first
             if data and self._arrivals is not None:
                 self._parse(stamp_ns, data, self._arrivals)
+            self._lost_by = None  # what follows the end, and may have been read already, takes nothing back
             self._lost()
             return b""
         return data
@@ -240,9 +247,11 @@ class Connection:
     def _parse(self, stamp_ns: int, data: bytes, arrivals: Arrivals) -> None:
         """Body bytes are fed to the arrivals, and the answer may turn out to have ended."""
         self._stamp_ns = stamp_ns
-        if not self._headers_complete and self._served and stamp_ns < arrivals.sent_ns:
-            self._lost()  # it came after the last answer, and is none to this one
-            return
+        if not self._headers_complete and stamp_ns < arrivals.sent_ns:
+            if self._served:  # it came after the last answer, and is none to this one
+                self._lost()
+                return
+            stamp_ns = self._stamp_ns = arrivals.sent_ns  # a server that does not wait to be asked
         self._head_bytes += len(data)
         failure: httpx.RemoteProtocolError | None = None
         try:
@@ -278,8 +287,7 @@ class Connection:
             self._loop.call_later(END_MARKER_GRACE_S, self._end_unless_complete, arrivals)
 
     def _end_unless_complete(self, arrivals: Arrivals) -> None:
-        if not arrivals.ended and self._arrivals is arrivals:
-            self._arrivals = None
+        if self._arrivals is arrivals:
             self.close()
             arrivals.finish(arrivals.last_ns)
 
@@ -295,7 +303,6 @@ class Connection:
     def _lost(self, error: OSError | None = None) -> None:
         error = error or self._lost_by
         arrivals = self._arrivals
-        self._arrivals = None
         self.close()
         if arrivals is None:
             return

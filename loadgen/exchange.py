@@ -114,8 +114,15 @@ class Exchange:
             self._wire.slices.submit(self._finish)
         return self._sent()
 
-    def overdue(self, now_ns: int) -> tuple[Failure | None, float]:
+    def overdue(self) -> tuple[Failure | None, float]:
         """The time limit that has passed, if one has; and the seconds until the next could."""
+        overdue = self._overdue(wall_ns())
+        if overdue[0] is not None and not self._arrivals.ended:
+            self._arrivals.catch_up()  # it may be this client that is late
+            overdue = self._overdue(wall_ns())
+        return (None, 0) if self._arrivals.ended else overdue
+
+    def _overdue(self, now_ns: int) -> tuple[Failure | None, float]:
         leaves_in_s = self._leaves_in_s(now_ns)
         if leaves_in_s <= 0:
             return _LEFT, 0
@@ -261,10 +268,10 @@ class _Watch:
         self._exchange = exchange
         self._cut = cut
         self._loop = loop
-        self._timer = loop.call_later(exchange.overdue(wall_ns())[1], self._look)
+        self._timer = loop.call_later(exchange.overdue()[1], self._look)
 
     def _look(self) -> None:
-        failure, left_s = self._exchange.overdue(wall_ns())
+        failure, left_s = self._exchange.overdue()
         if failure is None:
             self._timer = self._loop.call_later(left_s + 0.001, self._look)
         else:

@@ -252,7 +252,7 @@ def _share_of(until: Until, share: Share) -> Until:
     return msgspec.structs.replace(
         until,
         requests=None if until.requests is None else share.count(until.requests),
-        errors=None if until.errors is None else max(1, share.count(until.errors)),
+        errors=until.errors if share.workers == 1 else None,  # counted where the rows of all come together
     )
 
 

@@ -12,6 +12,7 @@ all that are ready are read together, about once a millisecond. Where the kernel
 """
 
 import asyncio
+import contextlib
 import select
 from collections import deque
 from collections.abc import Callable
@@ -44,22 +45,32 @@ class Reader:
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, file: int, read: Callable[[], Read | None], take: Callable[[Read], None]) -> None:
-        """`read` is called when there is something, and does not wait; `take` gets what it returned, later."""
+        """`read` is called when there is something, and does not wait; `take` gets what it returned, later. After its
+        end nothing is read."""
         self._sources[file] = read, take
         self._epoll.register(file, select.EPOLLIN)
 
     def remove(self, file: int) -> None:
         """Before the file is closed. What it held and was not taken is dropped."""
         del self._sources[file]
-        self._epoll.unregister(file)
+        with contextlib.suppress(FileNotFoundError):  # its end was read
+            self._epoll.unregister(file)
 
     def held_long(self, size_bytes: int) -> None:
         """Said by a `read` of more than an event or two: the others are many, and not worth the counting."""
         self._long_bytes += size_bytes
 
-    def take_all(self) -> None:
-        """What was read, and not what the sockets hold."""
-        self._take(len(self._untaken))
+    def take_now(self, file: int) -> None:
+        """What was read of this one, before its turn; not what the socket holds."""
+        source = self._sources[file]
+        own = [read for _, one, read in self._untaken if one is source]
+        if own:
+            others = [one for one in self._untaken if one[1] is not source]
+            self._untaken.clear()
+            self._untaken.extend(others)
+        for read in own:
+            if self._sources.get(file) is source:  # else it was closed meanwhile
+                source[1](read)
 
     def close(self) -> None:
         if self._next is None:
@@ -98,6 +109,8 @@ class Reader:
             source = sources[file]
             if (read := source[0]()) is not None:
                 untaken.append((file, source, read))
+                if not read[2]:  # which the system would say again and again
+                    self._epoll.unregister(file)
         return len(ready)
 
     def _take_some(self) -> None:

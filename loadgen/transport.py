@@ -114,7 +114,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
                 raise arrivals.error
             arrivals.retries += 1
             arrivals.ended = False
-            arrivals.end_ns = 0
+            arrivals.sent_ns = arrivals.end_ns = 0  # time limits count from the second send
             arrivals.error = None
 
     def _take_idle(self, place: _Place) -> Connection | None:

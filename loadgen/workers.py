@@ -79,6 +79,8 @@ class Workers:
     def __init__(self, emit: Callable[[Row], None], flush: Callable[[], None]) -> None:
         self._emit = emit
         self._flush = flush
+        self._most_errors: int | None = None  # of a level; those of all processes count
+        self._errors = 0
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         self._said: asyncio.Queue[Ready | Ended | Fault | Exception] = asyncio.Queue()
@@ -86,6 +88,7 @@ class Workers:
     @classmethod
     async def start(cls, job: Job, workers: int, emit: Callable[[Row], None], flush: Callable[[], None]) -> "Workers":
         made = cls(emit, flush)
+        made._most_errors = job.settings.until.errors
         context = multiprocessing.get_context("spawn")
         try:
             shared = job.settings.max_concurrency
@@ -110,6 +113,7 @@ class Workers:
         return made
 
     async def run_level(self, plan: LevelPlan, request_s: float, stop: asyncio.Event) -> LevelRow:
+        self._errors = 0
         busy = self._pipes[: plan.concurrency]  # fewer slots than workers: the others have none
         self._tell(busy, Order(plan, request_s))
         await self._wait_for(len(busy))
@@ -167,12 +171,19 @@ class Workers:
                 for row in message.rows:
                     self._emit(row)
                 self._flush()
+                self._count_errors(message.rows)
             except Exception as fault:  # noqa: BLE001 - a full disk, or a fault of ours: whoever waits raises it
                 self._said.put_nowait(fault)
         elif isinstance(message, End):
             self._tell(self._pipes, message)
         else:
             self._said.put_nowait(message)
+
+    def _count_errors(self, rows: list[Row]) -> None:
+        before = self._errors
+        self._errors += sum(row.status == "failed" for row in rows)
+        if self._most_errors is not None and before < self._most_errors <= self._errors:
+            self.end("errors")
 
 
 def _joined(rows: list[LevelRow]) -> LevelRow:

@@ -2,6 +2,10 @@
 
     python -m tests.fuzz --streams 100000 --seed 1
     python -m tests.fuzz --first 4711 --streams 1 --seed 1      one of them again
+    python -m tests.fuzz --sockets 64 --behind ...              one way only
+
+A quarter of the streams goes each way: over few sockets and over so many that they are read together, by a client that
+keeps up and by one that is behind, which takes in one read in each turn of its loop.
 
 What the server does with stream i follows from the seed and i alone: whole answers in every form, the same with bytes
 changed, noise, cut anywhere, split anywhere, with pauses, and with a close, a reset or a silence at the end. Some
@@ -22,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
+from unittest import mock
 
 import httpx
 import msgspec
@@ -30,6 +35,7 @@ import uvloop
 from analysis import records
 from loadgen.dialects import Dialect
 from loadgen.exchange import Exchange, Limits, Wire
+from loadgen.reader import MANY
 from loadgen.record import Kind, Row, Secrets, Status
 from loadgen.sending import Client, sender
 from loadgen.slices import Slices
@@ -39,10 +45,13 @@ from workloads.request import Request
 
 Outcomes = Counter[str]  # "ok", "cancelled", "failed KIND"
 
+WAYS = tuple((sockets, behind) for sockets in (64, MANY + 56) for behind in (False, True))
 LIMITS = Limits(first_s=0.3, idle_s=0.2, total_s=0.6, connect_s=2.0)
 LINE_LIMIT_BYTES = 16_384
 MESSAGE_LIMIT = 700
 STUCK_S = 30.0  # far beyond every limit of a request
+TICK_S = 0.005
+NOTICED_TICKS = 20  # after which nobody waits for a server that has hung up
 
 
 class FuzzError(AssertionError):
@@ -182,7 +191,23 @@ def answer_of(seed: int, index: int) -> bytes:
     return _answer(_of(seed, index))
 
 
-def _server(seed: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
+class HangUps:
+    """When the server left a stream, in ticks of the loop: one that stands still has none."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.at: dict[int, int] = {}
+
+    async def tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.ticks += 1
+
+    def long_ago(self, index: int) -> bool:
+        return self.ticks - self.at.get(index, self.ticks) > NOTICED_TICKS
+
+
+def _server(seed: int, hang_ups: HangUps) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # a client that has gone: uvloop has several ways to say so
             await serve_all(reader, writer)
@@ -191,15 +216,17 @@ def _server(seed: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter],
         while True:
             received = await receive(reader)
             index = int(received.json()["messages"][0]["content"])
+            hang_ups.at.pop(index, None)  # it is tried again
             rng = _of(seed, index)
             answer = _answer(rng)
-            if rng.random() < 0.03:  # before any byte
-                return _hang_up(rng, writer)
-            await _write(rng, writer, answer)
+            before_any_byte = rng.random() < 0.03
+            if not before_any_byte:
+                await _write(rng, writer, answer)
             end = rng.random()
-            if end < 0.02:
+            if end < 0.02 and not before_any_byte:
                 await reader.read()  # silence, until the client has had enough
-            if end < 0.2:
+            if end < 0.2 or before_any_byte:
+                hang_ups.at[index] = hang_ups.ticks
                 return _hang_up(rng, writer)
 
     return serve
@@ -246,8 +273,8 @@ def fault(row: Row) -> str:
 class _Ended:
     """The rows as they come, and what is wrong with any of them."""
 
-    def __init__(self, indices: range) -> None:
-        self._indices = indices
+    def __init__(self, indices: range, hang_ups: HangUps) -> None:
+        self._indices, self._hang_ups = indices, hang_ups
         self._rows = bytearray(len(indices))  # of each stream
         self.outcomes: Outcomes = Counter()
         self.faults: list[str] = []
@@ -256,6 +283,9 @@ class _Ended:
         self._rows[row.index - self._indices.start] += 1
         if problem := fault(row):
             self.faults.append(f"stream {row.index}: {problem}: {row}")
+        timed_out = row.error is not None and row.error.kind in ("timeout_first", "timeout_idle", "timeout_total")
+        if timed_out and not row.retries and self._hang_ups.long_ago(row.index):  # a second try may not have come there
+            self.faults.append(f"stream {row.index}: the server had hung up long before the time limit: {row}")
         self.outcomes[row.status if row.error is None else f"failed {row.error.kind}"] += 1
 
     def count(self) -> None:
@@ -263,8 +293,8 @@ class _Ended:
         self.faults += [f"stream {index} has {rows} rows" for index, rows in counts if rows != 1]
 
 
-async def _client(url: str, seed: int, indices: range, concurrency: int) -> _Ended:
-    ended = _Ended(indices)
+async def _client(url: str, seed: int, indices: range, sockets: int, hang_ups: HangUps) -> _Ended:
+    ended = _Ended(indices, hang_ups)
     left = iter(indices)
     slices = Slices()
     transport = StampedTransport()
@@ -288,7 +318,7 @@ async def _client(url: str, seed: int, indices: range, concurrency: int) -> _End
                 if ended.faults:
                     return
 
-        await asyncio.gather(*(slot() for _ in range(concurrency)))
+        await asyncio.gather(*(slot() for _ in range(sockets)))
         await slices.drain()
         await slices.aclose()
         if not ended.faults:
@@ -312,22 +342,27 @@ async def _one(wire: Wire, index: int, rng: random.Random) -> str | None:
     return None if task.cancelled() or task.exception() is None else f"raised {task.exception()!r}"
 
 
-async def _fuzz(seed: int, indices: range, concurrency: int) -> Outcomes:
+async def _fuzz(seed: int, indices: range, sockets: int) -> Outcomes:
+    hang_ups = HangUps()
+    ticking = asyncio.ensure_future(hang_ups.tick())
     stray: list[str] = []  # exceptions in callbacks, which nobody awaits
     asyncio.get_running_loop().set_exception_handler(lambda _, context: stray.append(repr(context)))
-    async with listening(_server(seed)) as server:
-        ended = await _client(server.url(), seed, indices, concurrency)
+    async with listening(_server(seed, hang_ups)) as server:
+        ended = await _client(server.url(), seed, indices, sockets, hang_ups)
+    ticking.cancel()
     if faults := ended.faults + stray:
         raise FuzzError(f"{len(faults)} faults with seed {seed}: " + "\n".join(faults[:5]))
     return ended.outcomes
 
 
-def fuzz(streams: int, seed: int, *, first: int = 0, concurrency: int = 64) -> Outcomes:
+def fuzz(streams: int, seed: int, *, first: int = 0, sockets: int = 64, behind: bool = False) -> Outcomes:
     """How many streams ended in what. Raises FuzzError, also for a socket that is left open."""
     uvloop.run(asyncio.sleep(0))  # the first one opens what the process keeps
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
-    outcomes = uvloop.run(_fuzz(seed, range(first, first + streams), concurrency))
+    slow = mock.patch.multiple("loadgen.reader", _SLICE_NS=0, _A_FEW=1)
+    with slow if behind else contextlib.nullcontext():
+        outcomes = uvloop.run(_fuzz(seed, range(first, first + streams), sockets))
     gc.collect()
     if (after := len(os.listdir("/proc/self/fd"))) > before:
         raise FuzzError(f"{after - before} file descriptors are left open")
@@ -339,14 +374,26 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--sockets", type=int)
+    parser.add_argument("--behind", action="store_true")
     asked = parser.parse_args()
+    ways = WAYS if asked.sockets is None else ((asked.sockets, asked.behind),)
+    first, end = asked.first, asked.first + asked.streams
+    for left, (sockets, behind) in zip(range(len(ways), 0, -1), ways, strict=True):
+        streams = (end - first) // left
+        _say(streams, asked.seed, first, sockets, behind)
+        first += streams
+    return 0
+
+
+def _say(streams: int, seed: int, first: int, sockets: int, behind: bool) -> None:
     begun_s = time.monotonic()
-    outcomes = fuzz(asked.streams, asked.seed, first=asked.first)
+    outcomes = fuzz(streams, seed, first=first, sockets=sockets, behind=behind)
     took_s = time.monotonic() - begun_s
     for outcome, count in outcomes.most_common():
         print(f"{count:8} {outcome}")
-    print(f"{outcomes.total():8} streams, seed {asked.seed}, {took_s:.1f} s, {outcomes.total() / took_s:.0f}/s")
-    return 0
+    way = f"{sockets} sockets, {'behind' if behind else 'in time'}"
+    print(f"{streams:8} streams from {first}, seed {seed}, {way}, {took_s:.1f} s, {streams / took_s:.0f}/s")
 
 
 if __name__ == "__main__":

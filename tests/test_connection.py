@@ -282,6 +282,17 @@ async def test_an_answer_before_the_request_is_sent_counts_and_ends_the_connecti
 
 
 @both_loops
+async def test_an_answer_before_the_request_came_no_earlier_than_it() -> None:
+    async with pair() as p:
+        p.server.sendall(answer(b"who asks?"))
+        arrivals = p.send()
+        async with asyncio.timeout(5):
+            await arrivals.wait_end()
+        assert (arrivals.status, arrivals.error, arrivals.body) == (200, None, b"who asks?")
+        assert {arrivals.headers_ns, arrivals.end_ns, arrivals.chunks[0][0]} == {arrivals.sent_ns}
+
+
+@both_loops
 async def test_an_answer_is_read_though_the_server_hung_up_on_the_request() -> None:
     async with pair() as p:
         p.server.sendall(answer(b"no", "400 Bad Request"))

@@ -11,6 +11,7 @@ import pytest
 from loadgen.clock import wall_ns
 from loadgen.dialects import Dialect
 from loadgen.exchange import Exchange, Sent
+from loadgen.reader import Reader
 from loadgen.record import Row
 from tests.fakes import (
     DONE,
@@ -64,6 +65,12 @@ async def test_who_leaves_closes_the_connection_in_the_middle_of_the_answer(own_
     assert len(row.events_us) == 2
     assert row.end_us is not None
     assert 60_000 <= row.end_us < 1_000_000
+
+
+async def test_who_leaves_has_had_what_was_there_though_it_is_taken_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "_take_some", lambda _: None)
+    _, row = await sent_and_row(HELD, request(leave_us=200_000))
+    assert (row.status, row.left, len(row.events_us)) == ("cancelled", True, 2)
 
 
 async def test_who_would_leave_after_the_end_does_not() -> None:

@@ -6,19 +6,30 @@ import msgspec
 import pytest
 
 from loadgen.exchange import Exchange
+from loadgen.reader import MANY, Reader
 from loadgen.record import Failure, Row
 from tests import fuzz
 from tests.fakes import DONE, FIN, content, one_row, serve, stream
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_every_stream_ends_in_one_row(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if together:
-        monkeypatch.setattr("loadgen.reader.MANY", 8)
-    outcomes = fuzz.fuzz(700, seed=20)
-    assert outcomes.total() == 700
+@pytest.mark.parametrize(("sockets", "behind"), fuzz.WAYS)
+def test_every_stream_ends_in_one_row(sockets: int, behind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    most_sockets = most_untaken = 0
+    plan = Reader._plan
+
+    def noted(reader: Reader, found: int) -> None:
+        nonlocal most_sockets, most_untaken
+        most_sockets = max(most_sockets, len(reader._sources))
+        most_untaken = max(most_untaken, len(reader._untaken))
+        plan(reader, found)
+
+    monkeypatch.setattr(Reader, "_plan", noted)
+    outcomes = fuzz.fuzz(600, seed=20, sockets=sockets, behind=behind)
+    assert outcomes.total() == 600
     kinds = {"ok", "cancelled"} | {f"failed {kind}" for kind in ("protocol", "http_status", "truncated", "empty")}
-    assert {outcome for outcome, count in outcomes.items() if count > 10} >= kinds | {"failed connect"}
+    assert {outcome for outcome, count in outcomes.items() if count > 8} >= kinds | {"failed connect"}
+    assert (most_sockets >= MANY) is (sockets >= MANY)
+    assert most_untaken > 16 or not behind
 
 
 def test_what_the_server_does_follows_from_the_seed() -> None:
@@ -54,6 +65,17 @@ async def test_a_row_that_cannot_be_is_a_fault(changes: dict[str, Any], says: st
     async with serve(stream(content("a"), content("b"), FIN, DONE)) as server:
         row = await one_row(server.url)
     assert says in fuzz.fault(msgspec.structs.replace(row, **changes))
+
+
+@pytest.mark.parametrize(("at", "faults"), [({}, 0), ({0: 31}, 0), ({0: 10}, 1), ({1: 10}, 0)])
+async def test_a_time_limit_long_after_the_server_hung_up_is_a_fault(at: dict[int, int], faults: int) -> None:
+    async with serve(stream(content("a"), FIN, DONE)) as server:
+        row = await one_row(server.url)
+    hang_ups = fuzz.HangUps()
+    hang_ups.ticks, hang_ups.at = 50, at
+    ended = fuzz._Ended(range(1), hang_ups)
+    ended.emit(msgspec.structs.replace(row, status="failed", error=Failure("timeout_first", "no")))
+    assert len(ended.faults) == faults
 
 
 def test_a_row_that_is_lost_or_doubled_fails_the_fuzz(monkeypatch: pytest.MonkeyPatch) -> None:

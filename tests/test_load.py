@@ -47,9 +47,9 @@ def test_how_wild_arrivals_are(law: str, variance_over_mean: float | None) -> No
     assert dispersion(None) is None
 
 
-def test_every_worker_may_see_an_error_before_it_gives_up() -> None:
-    assert [_share_of(Until(errors=2), Share(worker, 4)).errors for worker in range(4)] == [1, 1, 1, 1]
-    assert [_share_of(Until(errors=9), Share(worker, 4)).errors for worker in range(4)] == [3, 2, 2, 2]
+def test_one_process_counts_its_errors_and_several_leave_it_to_the_first() -> None:
+    assert _share_of(Until(errors=9), Share()).errors == 9
+    assert [_share_of(Until(errors=9), Share(worker, 4)).errors for worker in range(4)] == [None] * 4
 
 
 def test_a_tokenizer_counts_a_text(tmp_path: Path) -> None:

@@ -323,18 +323,50 @@ async def test_what_a_closed_one_held_is_not_taken_by_the_next_of_its_number(mon
         assert g.steps == ["read 0", "read 1", "read 2", "take 0", "take 2"]
 
 
-@both_loops
-async def test_all_that_was_read_is_taken_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_a_turn(monkeypatch)
-    with group(MANY) as g:
+async def read_and_not_taken(g: Group, pieces: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each socket's other end writes all of them."""
+    monkeypatch.setattr(Reader, "_take_some", lambda _: None)
+    for count, piece in enumerate(pieces, 1):
         for number in range(MANY):
-            g.write(number)
-        await g.turns(lambda: bool(g.calls))
-        g.write(0)
-        g.reader.take_all()
-        assert g.calls == list(range(MANY))
-        await g.turns(lambda: len(g.calls) > MANY)
-        assert g.calls[MANY:] == [0]
+            g.write(number, piece.encode())
+        await g.turns(lambda reads=count * MANY: len(g.steps) == reads)  # type: ignore[misc]
+    assert g.calls == []
+
+
+@both_loops
+async def test_what_was_read_of_one_is_taken_before_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with group(MANY) as g:
+        with monkeypatch.context() as behind:
+            await read_and_not_taken(g, "ab", behind)
+        g.write(2, b"c")
+        g.reader.take_now(g.near[2].fileno())
+        assert g.calls == [2, 2]
+        assert g.got[2] == b"ab"
+        await g.turns(lambda: len(g.calls) > 2 * MANY)
+        assert g.got == [b"ab", b"ab", b"abc", b"ab"]
+
+
+@both_loops
+async def test_an_end_is_read_once_however_long_it_waits_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with group(MANY) as g:
+        await read_and_not_taken(g, "a", monkeypatch)
+        g.far[0].close()
+        await g.turns()
+        assert g.steps.count("read 0") == 2
+        g.leave(0)
+        g.write(1)
+        await g.turns(lambda: g.steps.count("read 1") == 2)
+        assert g.steps.count("read 1") == 2
+        assert g.faults == []
+
+
+@both_loops
+async def test_one_that_is_closed_with_what_it_takes_now_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with group(MANY) as g:
+        await read_and_not_taken(g, "ab", monkeypatch)
+        g.on_call = g.leave
+        g.reader.take_now(g.near[2].fileno())
+        assert g.calls == [2]
 
 
 @both_loops

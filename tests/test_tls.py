@@ -180,6 +180,22 @@ async def test_a_close_notify_ends_a_body_without_a_length() -> None:
 
 
 @both_loops
+async def test_a_reset_after_the_close_notify_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is read before what came before it is taken."""
+    async with served() as s:
+        arrivals = s.send()
+        await s.deliver(s.peer.encrypted(b"HTTP/1.1 200 OK\r\n\r\n"))
+        monkeypatch.setattr(Reader, "_take_some", lambda _: None)
+        await s.deliver(s.peer.encrypted(b"body") + s.peer.close_notify())
+        s.far.close()  # on an unread request: a reset
+        while s.connection._lost_by is None:
+            await asyncio.sleep(0)
+        assert not arrivals.ended
+        arrivals.catch_up()
+        assert (arrivals.ended, arrivals.error, arrivals.body) == (True, None, b"body")
+
+
+@both_loops
 async def test_a_close_notify_before_the_end_is_a_lost_connection() -> None:
     async with served() as s:
         arrivals = s.send()

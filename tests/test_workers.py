@@ -14,10 +14,10 @@ import uvloop
 
 from loadgen import run as run_module
 from loadgen.cli.options import Options, settings
-from loadgen.record import LevelPlan, LevelRow
+from loadgen.record import LevelPlan, LevelRow, Row
 from loadgen.run import Outcome, Watcher, run
 from loadgen.workers import End, Workers, _joined
-from tests.fakes_api import Api, listening
+from tests.fakes_api import Api, Handle, answer, listening, receive
 from tests.fakes_tls import little_trust
 
 __all__ = ["little_trust"]
@@ -27,7 +27,7 @@ WATCHER = Watcher(
 )
 
 
-def measured(tmp_path: Path, api: Api, watcher: Watcher = WATCHER, **options: Any) -> Outcome:
+def measured(tmp_path: Path, api: Handle, watcher: Watcher = WATCHER, **options: Any) -> Outcome:
     async def main() -> Outcome:
         async with listening(api) as server, asyncio.timeout(50):
             flags: dict[str, Any] = {
@@ -158,6 +158,53 @@ def test_a_level_that_one_worker_ends_is_over_for_all(tmp_path: Path, monkeypatc
     phases = [(row["level"], row["phase"]) for row in rows_of(outcome)]
     assert phases.count((0, "measure")) < 200
     assert phases.count((1, "measure")) == 200
+
+
+@pytest.mark.parametrize("load", [{"concurrency": "4"}, {"rate": "100"}])
+def test_so_many_errors_of_one_worker_end_the_level_for_all(tmp_path: Path, load: dict[str, Any]) -> None:
+    api = Api(delay_s=0.002)
+    failing: list[asyncio.StreamWriter] = []  # the first connection of the load: it has all errors
+    begun = False
+
+    def on_begin(_: object, __: object) -> None:
+        nonlocal begun
+        begun = True
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not begun or failing:
+            await api(reader, writer)
+        failing.append(writer)
+        while True:
+            await receive(reader)
+            writer.write(answer("no", "500 No"))
+
+    watcher = msgspec.structs.replace(WATCHER, on_begin=on_begin)
+    outcome = measured(tmp_path, serve, watcher, max_errors=4, duration="20s", workers=2, **load)
+    (level,) = levels_of(outcome)
+    assert level["ended_by"] == "errors"
+    assert level["end_us"] - level["start_us"] < 20_000_000
+    assert [row["status"] for row in rows_of(outcome)].count("failed") >= 4
+
+
+def test_the_errors_of_one_level_are_none_of_the_next(tmp_path: Path) -> None:
+    api = Api(delay_s=0.002)
+    failed = 0
+
+    def on_level(_: object) -> None:
+        nonlocal failed
+        failed = 0
+        api.refuses = ["model"]
+
+    def on_row(row: Row) -> None:
+        nonlocal failed
+        failed += row.status == "failed"
+        if failed >= 8:
+            api.refuses = []
+
+    watcher = msgspec.structs.replace(WATCHER, on_level=on_level, on_row=on_row)
+    outcome = measured(tmp_path, api, watcher, concurrency="4,3", max_errors=16, requests=40, workers=2)
+    assert [level["ended_by"] for level in levels_of(outcome)] == ["requests", "requests"]
+    assert [row["status"] for row in rows_of(outcome)].count("failed") >= 16
 
 
 def test_a_worker_that_dies_ends_the_run_with_its_rows_kept(tmp_path: Path) -> None:
