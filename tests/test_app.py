@@ -252,15 +252,17 @@ async def test_an_interrupt_in_a_level_is_130_with_the_results_so_far() -> None:
     assert json.loads(Path("here/levels.jsonl").read_text())["ended_by"] == "interrupt"
 
 
-@pytest.mark.parametrize("at", ["preflight", "load"])
+@pytest.mark.parametrize("at", ["preflight", "load", "report"])
 async def test_an_interrupt_before_the_load_or_twice_in_it_is_130_and_no_traceback(at: str) -> None:
+    """In the report it comes while libraries are imported."""
     api = Api(hold=asyncio.Event() if at == "preflight" else None)
     async with listening(api) as server, asyncio.timeout(50):
         flags = ["--concurrency", "2", "--duration", "60s", *SMALL[4:], "--quiet"]
-        process = await started("run", server.url(), *flags)
-        if at == "load":
+        process = await started("run", server.url(), *flags, "--out", "here")
+        if at != "preflight":
             while len(api.asked()) < 50:
                 await asyncio.sleep(0.01)
+        if at == "load":
             api.hold = asyncio.Event()
         while not api.in_flight:
             await asyncio.sleep(0.01)
@@ -268,9 +270,13 @@ async def test_an_interrupt_before_the_load_or_twice_in_it_is_130_and_no_traceba
         if at == "load":
             await asyncio.sleep(0.05)
             stopped_by(process)
+        if at == "report":
+            while not Path("here/levels.jsonl").read_text():
+                await asyncio.sleep(0.001)
+            stopped_by(process)
         out, err = await process.communicate()
     assert (process.returncode, out, err) == (130, b"", b"")
-    assert Path("runs").exists() is (at == "load")
+    assert Path("here").exists() is (at != "preflight")
 
 
 @pytest.mark.parametrize("without", [(0,), (2,), (0, 1, 2), "a reader", "room"])

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
 
 from loadgen.cli.arguments import hide_keys, without_keys
+from loadgen.cli.signals import EXIT_INTERRUPTED, leave_at_once
 
 EXIT_USAGE = 2
 
@@ -45,6 +46,7 @@ for name, text in {
 
 
 def main() -> None:
+    leave_at_once()
     hide_keys()
     _lean_on_nobody()
     sys.exit(execute(sys.argv[1:]))
@@ -82,7 +84,7 @@ def execute(arguments: list[str]) -> int:
         place = f"{error.filename}: " if error.filename else ""
         return _complain(f"{place}{error.strerror or error}")
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
     return result if isinstance(result, int) else 0
 
 

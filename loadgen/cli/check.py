@@ -1,9 +1,9 @@
 """`loadgen check TARGET`: what a run would find before its first request."""
 
-import asyncio
 import json
 
 from loadgen.cli.options import Options, settings
+from loadgen.cli.signals import EXIT_INTERRUPTED, run_loop
 
 _DEFAULT = Options()
 
@@ -16,7 +16,6 @@ def check(target: str, /, options: Options = _DEFAULT) -> int:
     target
         As for run.
     """
-    import uvloop
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -24,10 +23,9 @@ def check(target: str, /, options: Options = _DEFAULT) -> int:
     from loadgen.run import probe
 
     chosen = settings(target, options)
-    try:
-        server = uvloop.run(probe(chosen))
-    except asyncio.CancelledError:
-        return 130
+    server = run_loop(probe(chosen))
+    if server is None:
+        return EXIT_INTERRUPTED
     facts = {"model": server.dialect.model, "api": server.dialect.api, **server.facts}
     console = Console()
     if options.json:

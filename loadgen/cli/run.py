@@ -1,10 +1,10 @@
 """`loadgen run TARGET`: measure one or more load levels."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.options import Options, settings
+from loadgen.cli.signals import EXIT_INTERRUPTED, run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -31,12 +31,12 @@ def run(target: str, /, options: Options = _DEFAULT) -> int:
     chosen = settings(target, options)
     outcome = _measure(chosen, options)
     if outcome is None:
-        return 130
+        return EXIT_INTERRUPTED
 
     from loadgen.cli.report import present
 
     code = present(outcome.directory, json=options.json, quiet=options.quiet)
-    return 130 if outcome.interrupted else code
+    return EXIT_INTERRUPTED if outcome.interrupted else code
 
 
 def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
@@ -52,12 +52,8 @@ def _measure(chosen: "Settings", options: Options) -> "Outcome | None":
 
 def played(load: "Coroutine[Any, Any, Outcome]", progress: "Progress") -> "Outcome | None":
     """The run; None when it was interrupted before anything was measured, or twice."""
-    import uvloop
-
     try:
-        return uvloop.run(load)
-    except asyncio.CancelledError:
-        return None
+        return run_loop(load)
     finally:
         progress.stop()
 

@@ -8,6 +8,7 @@ from cyclopts import Group, Parameter
 
 from loadgen.cli.load import flag
 from loadgen.cli.options import Options, settings
+from loadgen.cli.signals import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from loadgen.record import LevelRow
@@ -61,12 +62,12 @@ def slo(target: str, /, options: SloOptions = _DEFAULT) -> int:
     budget = options.budget or (BUDGET if options.find is None else SEARCH_BUDGET)
     outcome = _measure(chosen, options, values.named("--budget", values.duration_s, budget))
     if outcome is None:
-        return 130
+        return EXIT_INTERRUPTED
 
     from loadgen.cli.report import present
 
     code = present(outcome.directory, json=options.json, quiet=options.quiet, answer_only=True)
-    return 130 if outcome.interrupted else code
+    return EXIT_INTERRUPTED if outcome.interrupted else code
 
 
 def asked_of(options: SloOptions) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`loadgen tune [TARGET]`: measure a server under one setting after another, and compare them."""
 
-import asyncio
 import contextlib
 import shutil
 import sys
@@ -12,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from loadgen.cli.load import flag
 from loadgen.cli.options import RESULT, Options, checked_hardware, settings
+from loadgen.cli.signals import EXIT_INTERRUPTED, run_loop
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +78,7 @@ def tune(target: str | None = None, /, options: TuneOptions = _DEFAULT) -> int:
     finished = _measure(plan, chosen, options, directory)
     if not finished:
         _show(directory, options)
-        return 130
+        return EXIT_INTERRUPTED
     return _show(directory, options)
 
 
@@ -152,7 +152,6 @@ def _default_out() -> Path:
 
 def _measure(plan: "Plan", chosen: "Settings", options: TuneOptions, directory: Path) -> bool:
     """Whether it went to its end."""
-    import uvloop
     from rich.console import Console
 
     from loadgen.cli.run import watcher
@@ -161,9 +160,7 @@ def _measure(plan: "Plan", chosen: "Settings", options: TuneOptions, directory: 
     talk = _Talk(plan, chosen, directory, Console(stderr=True, quiet=options.quiet))
     watch = Watch(on_run=talk.begins, on_end=talk.ended, watcher=lambda one: watcher(one, options, talk.progress()))
     try:
-        return uvloop.run(tune(plan, chosen, directory, watch))
-    except asyncio.CancelledError:
-        return False
+        return run_loop(tune(plan, chosen, directory, watch)) or False
     finally:
         talk.stop()
 
