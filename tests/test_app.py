@@ -275,7 +275,8 @@ async def test_an_interrupt_before_the_load_or_twice_in_it_is_130_and_no_traceba
                 await asyncio.sleep(0.001)
             stopped_by(process)
         out, err = await process.communicate()
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, err) == (130, b"")
+    assert out == b"" or at == "report"  # whether it comes before the table is not in our hands
     assert Path("here").exists() is (at != "preflight")
 
 
