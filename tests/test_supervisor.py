@@ -99,7 +99,10 @@ def test_what_does_not_listen_is_killed(supervised: Start) -> None:
 
 def test_the_server_is_asked_before_its_children_are(supervised: Start) -> None:
     then = "import signal\ndef end(*_):\n    print(child.poll(), flush=True)\n    sys.exit()\n"
-    process, _ = supervised(server(f"{then}signal.signal(signal.SIGTERM, end)\n{FOREVER}"))
+    then += "signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\n"
+    process, _ = supervised(server(then + FOREVER))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
     out, _ = process.communicate(timeout=SOON_S)
     assert out == "None\n"  # its child was running
 
