@@ -98,7 +98,7 @@ def test_what_does_not_listen_is_killed(supervised: Start) -> None:
 
 
 def test_the_server_is_asked_before_its_children_are(supervised: Start) -> None:
-    then = "import signal\ndef end(*_):\n    print(child.poll(), flush=True)\n    sys.exit()\n"
+    then = "def end(*_):\n    os.write(1, f'{child.poll()}\\n'.encode())\n    sys.exit()\n"  # print may be under way
     then += "signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\n"
     process, _ = supervised(server(then + FOREVER))
     assert process.stdout is not None
