@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from analysis import metrics, records
 
@@ -117,7 +118,7 @@ def of_level(
     inside = [[sample for sample in found if start_us <= sample.t_us <= end_us] for found in sources]
     grew = _growth(sources)
     spans = all(found[0].t_us <= start_us and found[-1].t_us >= end_us for found in sources)
-    each = metrics.tokens_per_request(requests, tokens) + metrics.hidden_tokens(requests)
+    each = _received(requests, tokens)
     return Server(
         engine=", ".join(sorted({row.engine for row in samples if row.engine})) or None,
         sources=len(sources),
@@ -139,6 +140,13 @@ def of_level(
         received_tokens=round(each.sum()) if spans else None,
         cut_tokens=round(each[~requests.ok].sum()) if spans else None,
     )
+
+
+def _received(requests: Requests, tokens: Floats) -> Floats:
+    """Tokens of each request: its count where it ended well and has one, because a token without text, such as the one
+    that ends an answer, comes with no event; else what its events carried."""
+    carried = metrics.tokens_per_request(requests, tokens) + metrics.hidden_tokens(requests)
+    return np.where(requests.ok & ~np.isnan(requests.output_tokens), requests.output_tokens, carried)
 
 
 def growth(values: Sequence[float]) -> float:

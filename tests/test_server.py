@@ -237,6 +237,12 @@ def test_hidden_reasoning_is_received_too() -> None:
     assert found.received_tokens == 30
 
 
+def test_a_token_without_text_is_received_too() -> None:
+    """The end of an answer, where the server sends its running count with each event."""
+    found = of_level(samples(running=1.0), row(0, 0, [1, 2], output_tokens=3, events_tokens=[1, 1]))
+    assert found.received_tokens == 3
+
+
 @pytest.mark.parametrize("at_s", [[10.5, 15, 20.5], [9.5, 15, 19.5]])
 def test_samples_that_do_not_span_the_level_are_not_held_against_the_client(at_s: list[float]) -> None:
     found = of_level(samples(at_s, output_tokens=1.0), *closed_loop(each=3))
