@@ -45,6 +45,6 @@ def test_its_counters_agree_with_the_client(engine: Engine, tmp_path: Path) -> N
     if engine.max_num_seqs is not None:
         # A sample a second: what it meets is up to chance, and what it can meet is not.
         assert 0 < at_8["server"]["running"]["max"] <= engine.max_num_seqs
-        assert 0 < at_8["server"]["waiting"]["max"] <= 8 - engine.max_num_seqs
+        assert 0 < at_8["server"]["waiting"]["max"] < 8
         assert at_2["server"]["running"]["max"] <= 2
         assert at_8["server"]["queue_ms"] > 10 * at_2["server"]["queue_ms"]
