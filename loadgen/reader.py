@@ -4,8 +4,8 @@
     take    what was read, in its order, for as long as a slice; then the sockets are looked at again
 
 Reading comes first. The kernel has stamped what a socket holds, so nothing is measured later for being taken later; but
-a socket that is not read before the stream's next token comes gives both of them the stamp of the second. A read costs
-a fraction of what its taking does: a core that is too slow for both, for a while, still reads in time.
+a socket that is not read before the stream's next token comes gives both of them the stamp of the second. So a core
+that is too slow for both, for a while, still reads in time.
 
 A loop that wakes for every token of hundreds of streams spends more on waking than on reading. From `MANY` sockets on,
 all that are ready are read together, about once a millisecond. Where the kernel does not stamp, each is read at once.
