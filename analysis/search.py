@@ -232,10 +232,12 @@ def _narrower(points: Sequence[Point], loads: Loads) -> Next | tuple[float | Non
     low, high = _ends(points, fitted)
     if high is None:
         top = points[-1].load
-        return (low, high) if top >= loads.highest else Next(_rounded(min(2 * top, loads.highest), loads), "double")
+        more = _rounded(2 * top, loads) if 2 * top < loads.highest else loads.highest  # which is not rounded
+        return (low, high) if top >= loads.highest else Next(more, "double")
     if low is None:
         bottom = points[0].load
-        return (low, high) if bottom <= loads.lowest else Next(_rounded(max(bottom / 2, loads.lowest), loads), "halve")
+        less = _rounded(bottom / 2, loads) if bottom / 2 > loads.lowest else loads.lowest
+        return (low, high) if bottom <= loads.lowest else Next(less, "halve")
     if high <= low * CLOSE or (loads.whole and high <= low + 1):
         return low, high
     above, below = fitted[fitted >= 0][-1], fitted[fitted < 0][0]

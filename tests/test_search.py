@@ -112,6 +112,15 @@ def test_clear_verdicts_find_the_rate(capacity: float, first: float) -> None:
     assert all(float(f"{step.load:.3g}") == step.load for step in steps if step.load != first)
 
 
+@pytest.mark.parametrize(("capacity", "edge"), [(10_000, "highest"), (0.001, "lowest")])
+def test_limits_of_many_figures_are_reached_as_they_are(capacity: float, edge: str) -> None:
+    """Rounded, the load at a limit would never be the limit, and be probed again."""
+    loads = Loads(first=40, lowest=0.12361, highest=241.3, whole=False)
+    _, points, found = search(clear(capacity), loads)
+    assert found.edge == edge
+    assert {point.load for point in points} & {loads.lowest, loads.highest}
+
+
 @given(st.integers(0, 2**32), st.booleans(), st.floats(0, 1), st.floats(0, 0.3))
 def test_any_answers_come_to_an_end(seed: int, whole: bool, trust: float, mad: float) -> None:
     """Whatever a noisy server shows, `trust` of it being the truth: the levels are bounded and within the limits."""
