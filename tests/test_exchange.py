@@ -327,8 +327,9 @@ async def test_a_reused_connection_that_dies_unheard_is_replaced_once_and_said()
 async def test_cancelled() -> None:
     rows: list[Row] = []
     async with serve(stream(content("a"), SILENCE)) as server, a_wire(server.url, rows) as wire:
-        task = asyncio.create_task(Exchange(wire, a_request(), "measure").run())
-        while len(server.written) < 2:
+        exchange = Exchange(wire, a_request(), "measure")
+        task = asyncio.create_task(exchange.run())
+        while not exchange._answer.events_ns:
             await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
